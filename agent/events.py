@@ -1,0 +1,65 @@
+"""What an agent tells while it works. Plain data; the bridge turns it into what people see."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+
+@dataclass(frozen=True, slots=True)
+class TextDelta:
+    """More text of the reply."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class TextReset:
+    """The step's stream broke and is tried again: the reply's text shrinks back to `keep` characters."""
+
+    keep: int
+
+
+@dataclass(frozen=True, slots=True)
+class ToolStarted:
+    call: str
+    name: str
+    preview: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolFinished:
+    call: str
+    name: str
+    ok: bool
+    preview: str
+    seconds: float
+
+
+Event: TypeAlias = TextDelta | TextReset | ToolStarted | ToolFinished
+#: Called on the event loop; must return at once.
+Emit: TypeAlias = Callable[[Event], None]
+
+
+@dataclass(frozen=True, slots=True)
+class FileRef:
+    """A file in the session's folder that the reply brings along. `path` is relative to that folder."""
+
+    path: str
+    name: str
+    mime: str = "application/octet-stream"
+    caption: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a run ended. `text` is the whole reply; `failure` is the kind of fault when there was one."""
+
+    text: str
+    files: tuple[FileRef, ...] = ()
+    failure: Literal[
+        "", "rate_limited", "overloaded", "context", "unauthorised", "refused", "bad_request",
+        "connection", "empty", "cut_off", "stopped", "internal",
+    ] = ""
+    detail: str = ""  # for the admin's log, never for the chat

@@ -1,0 +1,102 @@
+"""The contract of a tool. Built-in and MCP tools look the same to whoever calls them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from agent.events import FileRef
+from agent.history import ImageRef
+
+
+@dataclass(frozen=True, slots=True)
+class Annotations:
+    """What a tool does to the world. Defaults are the careful ones of the MCP specification."""
+
+    read_only: bool = False
+    destructive: bool = True
+    open_world: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """The person for whom a call is made, in this turn."""
+
+    id: str
+    name: str = ""
+    admin: bool = False
+    channel: str = ""
+    chat_kind: Literal["direct", "group", "channel"] = "direct"
+    language: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolContext:
+    """What a call may touch.
+
+    `folder` is the session's own folder (created before the first call): the only place a tool may write,
+    and the base of relative paths. `skill_folder` maps a skill's name to its folder, or None for a name
+    that this caller may not use.
+    """
+
+    session: str
+    run: str
+    folder: Path
+    caller: Caller
+    skill_folder: Callable[[str], Path | None]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    """What a call brought. An error's text says what happened, why, and what to try: never a stack trace.
+
+    `files` are shown to the person with the reply, `images` are shown to the model; both lie in the
+    session's folder, paths relative to it.
+    """
+
+    text: str
+    is_error: bool = False
+    files: tuple[FileRef, ...] = ()
+    images: tuple[ImageRef, ...] = ()
+
+
+class Tool(Protocol):
+    """One tool. `timeout` is the deadline of a call in seconds. `source` is "builtin" or the MCP server's name."""
+
+    name: str
+    description: str
+    params: dict[str, Any]
+    annotations: Annotations
+    timeout: float
+    source: str
+    admin_only: bool
+
+    async def execute(self, params: dict[str, Any], context: ToolContext) -> ToolResult:
+        """Run the call. Cancelling it ends whatever it started (processes, requests) before it returns."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionTool:
+    """A tool made from a coroutine function: what most built-in tools are."""
+
+    name: str
+    description: str
+    params: dict[str, Any]
+    run: Callable[[dict[str, Any], ToolContext], Awaitable[ToolResult]]
+    annotations: Annotations = field(default_factory=Annotations)
+    timeout: float = 30.0
+    source: str = "builtin"
+    admin_only: bool = False
+
+    async def execute(self, params: dict[str, Any], context: ToolContext) -> ToolResult:
+        return await self.run(params, context)
+
+
+class ToolFailure(Exception):
+    """Raised inside a tool for a failure that the model should read; becomes an error result."""
+
+    def __init__(self, what: str, why: str = "", cure: str = "") -> None:
+        super().__init__(" ".join(part for part in (what, why, cure) if part))

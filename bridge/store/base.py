@@ -1,0 +1,144 @@
+"""What the bridge keeps on disk, as protocols. SQLite (`sqlite.py`) is the default; Redis comes later.
+
+Every write is committed when its call returns, and is all or nothing. No call blocks the event loop.
+Raises StoreError when the store cannot do its work (disk full, file damaged); a store that is merely
+busy waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from agent.history import HistoryStore
+from channels.base import ChannelState, Inbound, Json
+
+
+class StoreError(Exception):
+    """The store failed. The message says what, why, and what an admin can do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A message in a session's inbox. `seq` grows with arrival over all sessions. `run` is the id of the run
+    that took it, or None."""
+
+    seq: int
+    session: str
+    inbound: Inbound
+    run: str | None
+
+
+ReplyState = Literal["open", "complete", "delivered", "failed"]
+ChunkState = Literal["intent", "sent", "unknown", "rejected"]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredChunk:
+    """A chunk's fate. `intent`: the platform call was begun and its outcome never written down."""
+
+    n: int
+    state: ChunkState
+    message_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredReply:
+    """A reply in the outbox. `id` is the run's id (or `cmd-…` for a command's answer).
+
+    `open`: the run still works on it (chunks may already be visible); `complete`: `body` is the whole
+    reply and is to be delivered; `delivered` and `failed` are ends. `ref` and `body` are plain JSON.
+    """
+
+    id: str
+    session: str
+    ref: dict[str, Any]
+    body: dict[str, Any]
+    state: ReplyState
+    chunks: tuple[StoredChunk, ...] = ()
+
+
+class Store(Protocol):
+    @property
+    def history(self) -> HistoryStore: ...
+
+    async def open(self) -> None:
+        """Open or create. Raises StoreError with the cure when the file is damaged or newer than this program."""
+        ...
+
+    async def close(self) -> None:
+        """Finish every write that was begun, then close."""
+        ...
+
+    # -- inbox ---------------------------------------------------------------------------------------
+
+    async def accept(self, inbound: Inbound, session: str, cap: int) -> Literal["accepted", "seen", "full"]:
+        """Mark the message seen and put it into the session's inbox, in one commit.
+
+        "seen": (channel, chat, id) was marked before; nothing is written. "full": the session has `cap`
+        messages waiting; the message is marked seen but not kept (the caller tells the person).
+        """
+        ...
+
+    async def mark_seen(self, inbound: Inbound, reply: StoredReply | None = None) -> bool:
+        """Mark a message that needs no run as seen, together with its answer (state `complete`) if any.
+
+        False: it was seen before, and nothing was written.
+        """
+        ...
+
+    async def next(self, session: str, limit: int = 1) -> list[Waiting]:
+        """The oldest waiting messages of a session."""
+        ...
+
+    async def take(self, seqs: Sequence[int], run: str) -> None:
+        """Write down that a run took these messages."""
+        ...
+
+    async def drop(self, seqs: Sequence[int]) -> None:
+        """Remove messages from the inbox without an answer (a stop, a `/new`)."""
+        ...
+
+    async def waiting_sessions(self, channels: Sequence[str]) -> list[str]:
+        """Sessions of these channel instances with waiting messages, the longest waiting first."""
+        ...
+
+    async def waiting_count(self, session: str) -> int: ...
+
+    # -- outbox --------------------------------------------------------------------------------------
+
+    async def open_reply(self, reply: StoredReply) -> None:
+        """Write a reply down (state `open` or `complete`). An existing one with the same id stays as it is."""
+        ...
+
+    async def reply(self, id: str) -> StoredReply | None: ...
+
+    async def complete_reply(self, reply: StoredReply) -> None:
+        """Write the whole reply (inserting it if needed); its chunks stay as they are."""
+        ...
+
+    async def put_chunk(self, reply: str, chunk: StoredChunk) -> None:
+        """Write a chunk's state down (insert or replace)."""
+        ...
+
+    async def settle_reply(self, id: str, state: Literal["delivered", "failed"], seqs: Sequence[int]) -> None:
+        """The reply is finished; in the same commit the inbox messages `seqs` that it answers leave the inbox."""
+        ...
+
+    async def pending_replies(self, channels: Sequence[str]) -> list[StoredReply]:
+        """Replies in state `complete` of these channel instances, oldest first."""
+        ...
+
+    # -- notes ---------------------------------------------------------------------------------------
+
+    async def get_setting(self, scope: str, key: str) -> Json: ...
+
+    async def put_setting(self, scope: str, key: str, value: Json) -> None: ...
+
+    def channel_state(self, channel: str) -> ChannelState: ...
+
+    async def forget_before(self, seen: float, replies: float, limit: int = 5000) -> int:
+        """Delete seen marks older than Unix time `seen` and finished replies older than `replies`; at most
+        `limit` rows a call. Returns how many."""
+        ...
