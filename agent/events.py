@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +54,11 @@ class FileRef:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a run ended. `text` is the whole reply; `failure` is the kind of fault when there was one."""
+    """How a run ended. `text` is the whole reply; `failure` is the kind of fault when there was one:
+    a `ModelError.kind`, or "empty", "cut_off", "steps", "loop", "stopped", "internal".
+    """
 
     text: str
     files: tuple[FileRef, ...] = ()
-    failure: Literal[
-        "", "rate_limited", "overloaded", "context", "unauthorised", "refused", "bad_request",
-        "connection", "empty", "cut_off", "stopped", "internal",
-    ] = ""
+    failure: str = ""
     detail: str = ""  # for the admin's log, never for the chat

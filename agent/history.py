@@ -2,13 +2,13 @@
 
 Entries are plain frozen data with a JSON form and a version. The order that always holds: each
 `Assistant` entry with calls is followed by exactly one `ToolOutput` a call before any other entry of the
-model's view. `repair` brings a history that a crash left open into that order.
+model's view. What a crash left open is closed by the agent when the run goes on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol, TypeAlias
 
 from agent.events import FileRef
@@ -35,7 +35,7 @@ class User:
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A tool call as the model asked for it. `fault` says why its arguments could not be read (else empty)."""
+    """A tool call as the model asked for it. `fault`: why its arguments could not be read (else empty)."""
 
     id: str
     name: str
@@ -78,11 +78,10 @@ class ToolOutput:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The run ended without a full answer (a fault, a stop). `text` went to the person; models do not see it."""
+    """The run ended without a full answer: `failure` says why (see `Outcome`). Models do not see it."""
 
     run: str
     failure: str
-    text: str
 
 
 Entry: TypeAlias = User | Assistant | ToolBegun | ToolOutput | Ended
@@ -123,3 +122,82 @@ class HistoryStore(Protocol):
         ...
 
     async def clear(self, session: str) -> None: ...
+
+
+def of_run(entries: Sequence[Entry], run: str) -> list[Entry]:
+    """The entries that a run wrote, oldest first."""
+    return [entry for entry in entries if entry.run == run]
+
+
+def open_calls(entries: Sequence[Entry]) -> list[ToolCall]:
+    """Calls of the newest `Assistant` entry that have no `ToolOutput` yet, in the order they were asked."""
+    for index in range(len(entries) - 1, -1, -1):
+        entry = entries[index]
+        if isinstance(entry, Assistant):
+            answered = {e.call for e in entries[index + 1 :] if isinstance(e, ToolOutput)}
+            return [call for call in entry.calls if call.id not in answered]
+    return []
+
+
+def reply_text(entries: Sequence[Entry]) -> str:
+    """What a run said: the texts of its answers as paragraphs. The same on a restart as in the first try."""
+    return "\n\n".join(e.text.strip() for e in entries if isinstance(e, Assistant) and e.text.strip())
+
+
+def reply_files(entries: Sequence[Entry]) -> tuple[FileRef, ...]:
+    """The files that a run's tools made for the person, each once, in order."""
+    files = (file for e in entries if isinstance(e, ToolOutput) for file in e.files)
+    return tuple({file.path: file for file in files}.values())
+
+
+def window(entries: Sequence[Entry], run: str, limit: int) -> list[Entry]:
+    """The entries that a model is shown: at most about `limit`, always with all calls and results together.
+
+    Old turns go first, in blocks of half the limit and only up to a `User` entry, so that the beginning of
+    the view (which providers cache) stays the same for many turns. The current run keeps its request however
+    long it grows; then its own oldest steps go.
+    """
+    if limit < 4:
+        raise ValueError(f"a history limit of {limit} entries cannot hold one step")
+    if len(entries) <= limit:
+        return list(entries)
+    block = limit // 2
+    start = -(-(len(entries) - limit) // block) * block
+    first_own = next((i for i, e in enumerate(entries) if e.run == run), len(entries))
+    while start < len(entries) and not isinstance(entries[start], User):
+        start += 1
+    if start <= first_own:
+        return list(entries[start:])
+    own = list(entries[first_own:])
+    if len(own) <= limit:
+        return own
+    request = [e for e in own if isinstance(e, User)]
+    steps = [e for e in own if not isinstance(e, User)]
+    cut = -(-(len(steps) + len(request) - limit) // block) * block
+    while cut < len(steps) and not isinstance(steps[cut], Assistant):
+        cut += 1
+    return [*request, *steps[cut:]]
+
+
+def shortened(entries: Sequence[Entry], run: str, level: int) -> list[Entry]:
+    """A smaller view for a provider that refused the request's length; each level from 1 to 3 is smaller.
+
+    Tool results are cut first, then old turns are left out; the current run's request stays whole.
+    """
+    keep = {1: 4000, 2: 1000, 3: 300}[level]
+    own = next((i for i, e in enumerate(entries) if e.run == run), len(entries))
+    view = list(entries)
+    if level > 1:
+        start = own if level == 3 else max(own - 20, 0)
+        while start < own and not isinstance(entries[start], User):
+            start += 1
+        view = view[start:]
+    return [_cut(e, keep) if isinstance(e, ToolOutput) else e for e in view]
+
+
+def _cut(output: ToolOutput, keep: int) -> ToolOutput:
+    if len(output.text) <= keep:
+        return output
+    half = keep // 2
+    text = f"{output.text[:half]}\n[… {len(output.text) - keep} characters left out …]\n{output.text[-half:]}"
+    return replace(output, text=text, images=())

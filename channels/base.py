@@ -342,15 +342,15 @@ class Channel(ABC):
 
     async def end(self, ref: ReplyRef) -> None:
         """All that will be shown of this reply has been shown (or given up). May be called again."""
-        return None
+        return
 
     def activity(self, ref: ReplyRef, activity: Activity) -> None:
         """Show what the agent is doing, if the platform has a place for it. Must not block."""
-        return None
+        return
 
     async def typing(self, ref: ReplyRef) -> None:
         """Show the typing sign once. Failures are the channel's own to log."""
-        return None
+        return
 
     async def ask(self, ref: ReplyRef, question: str, choices: Sequence[str]) -> str:
         """Put a question with choices into the chat; return the message id. Default: words."""

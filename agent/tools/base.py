@@ -63,15 +63,25 @@ class ToolResult:
 
 
 class Tool(Protocol):
-    """One tool. `timeout` is the deadline of a call in seconds. `source` is "builtin" or the MCP server's name."""
+    """One tool. It never changes once a catalog holds it.
 
-    name: str
-    description: str
-    params: dict[str, Any]
-    annotations: Annotations
-    timeout: float
-    source: str
-    admin_only: bool
+    `timeout` is the deadline of a call in seconds. `source` is "builtin" or the MCP server's name.
+    """
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def description(self) -> str: ...
+    @property
+    def params(self) -> dict[str, Any]: ...
+    @property
+    def annotations(self) -> Annotations: ...
+    @property
+    def timeout(self) -> float: ...
+    @property
+    def source(self) -> str: ...
+    @property
+    def admin_only(self) -> bool: ...
 
     async def execute(self, params: dict[str, Any], context: ToolContext) -> ToolResult:
         """Run the call. Cancelling it ends whatever it started (processes, requests) before it returns."""

@@ -64,7 +64,7 @@ class Store(Protocol):
     def history(self) -> HistoryStore: ...
 
     async def open(self) -> None:
-        """Open or create. Raises StoreError with the cure when the file is damaged or newer than this program."""
+        """Open or create. Raises StoreError when the file is damaged or newer than the program."""
         ...
 
     async def close(self) -> None:
@@ -109,7 +109,7 @@ class Store(Protocol):
     # -- outbox --------------------------------------------------------------------------------------
 
     async def open_reply(self, reply: StoredReply) -> None:
-        """Write a reply down (state `open` or `complete`). An existing one with the same id stays as it is."""
+        """Write a reply down (state `open` or `complete`). An existing one of that id stays as it is."""
         ...
 
     async def reply(self, id: str) -> StoredReply | None: ...
@@ -123,7 +123,10 @@ class Store(Protocol):
         ...
 
     async def settle_reply(self, id: str, state: Literal["delivered", "failed"], seqs: Sequence[int]) -> None:
-        """The reply is finished; in the same commit the inbox messages `seqs` that it answers leave the inbox."""
+        """The reply is finished; in the same commit the messages `seqs` it answers leave the inbox.
+
+        A reply that was never written down (on a channel that recognises repeats) is settled all the same.
+        """
         ...
 
     async def pending_replies(self, channels: Sequence[str]) -> list[StoredReply]:

@@ -1,0 +1,26 @@
+"""The tools that come with the program."""
+
+from __future__ import annotations
+
+from agent.tools.base import Tool
+from agent.tools.builtin.files import file_tools
+from agent.tools.builtin.search import search_tool
+from agent.tools.builtin.send import send_tool
+from agent.tools.builtin.shell import bash_tool
+from agent.tools.builtin.web import web_fetch_tool
+from agent.tools.settings import ToolSettings
+from agent.tools.workers import Workers
+
+
+def builtin_tools(settings: ToolSettings, workers: Workers) -> list[Tool]:
+    """The built-in tools that the settings switch on, in the order in which models see them."""
+    tools: list[Tool] = [
+        *file_tools(settings, workers),
+        search_tool(settings, workers),
+        send_tool(settings, workers),
+    ]
+    if settings.web_fetch.enabled:
+        tools.append(web_fetch_tool(settings.web_fetch, settings.result_chars, workers))
+    if settings.bash.enabled:
+        tools.append(bash_tool(settings.bash, settings.result_chars))
+    return tools

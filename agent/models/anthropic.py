@@ -1,0 +1,363 @@
+"""Messages: Anthropic's protocol, through its official SDK.
+
+Protocol: https://docs.anthropic.com/en/api/messages. The prompt is marked for the provider's cache at
+the end of the system text, of the tools and of the history, so that a run's later steps read it from there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from agent.history import Entry
+from agent.models import wire
+from agent.models.base import Completed, Delta, ModelError, Refused, Request, Text, ToolSpec, Usage
+from agent.models.pictures import Picture, Pictures, show
+from agent.models.schema import ToolRenderer
+from agent.models.sse import ServerEvent
+from agent.models.transcript import EARLIER, GO_ON, NO_TEXT, Answer, Call, Said, call_ids, turns, unused_id
+
+DEFAULT_BASE_URL = "https://api.anthropic.com"
+#: The protocol wants a bound on each answer; what all models in use accept.
+DEFAULT_MAX_TOKENS = 8192
+#: Blocks of one answer that are read; more are a model gone astray.
+MOST_BLOCKS = 512
+PROTOCOL = "anthropic"
+_CACHE = {"type": "ephemeral"}
+
+
+def render_messages(entries: Sequence[Entry], pictures: Pictures, *, model: str = "") -> list[dict[str, Any]]:
+    """The messages for a history, valid by the protocol's rules whatever the entries are.
+
+    Users and the model take turns, a person begins and a person (or a result) ends. `model` gives an
+    answer's thinking back to the model that it came from.
+    """
+    messages: list[dict[str, Any]] = []
+    for turn in turns(entries):
+        if isinstance(turn, Said):
+            _add_user(messages, _said(turn, pictures))
+            continue
+        if not messages:
+            _add_user(messages, [_text(EARLIER)])
+        elif messages[-1]["role"] == "assistant":
+            _add_user(messages, [_text(GO_ON)])
+        messages.append({"role": "assistant", "content": _answer(turn, model)})
+        if turn.calls:
+            _add_user(messages, [_result(call, pictures) for call in turn.calls])
+    if not messages:
+        _add_user(messages, [_text(NO_TEXT)])
+    elif messages[-1]["role"] == "assistant":
+        # An answer at the end would be taken for the beginning of the next one, which new models refuse.
+        _add_user(messages, [_text(GO_ON)])
+    return messages
+
+
+def _add_user(messages: list[dict[str, Any]], blocks: list[dict[str, Any]]) -> None:
+    if messages and messages[-1]["role"] == "user":
+        messages[-1]["content"] += blocks
+    else:
+        messages.append({"role": "user", "content": blocks})
+
+
+def _text(text: str) -> dict[str, Any]:
+    return {"type": "text", "text": text}
+
+
+def _said(turn: Said, pictures: Pictures) -> list[dict[str, Any]]:
+    blocks = [_picture(show(ref, pictures)) for ref in turn.images]
+    if turn.text or not blocks:
+        blocks.append(_text(turn.text or NO_TEXT))
+    return blocks
+
+
+def _picture(picture: Picture | str) -> dict[str, Any]:
+    if isinstance(picture, str):
+        return _text(picture)
+    source = {"type": "base64", "media_type": picture.mime, "data": picture.data}
+    return {"type": "image", "source": source}
+
+
+def _answer(turn: Answer, model: str) -> list[dict[str, Any]]:
+    kept = turn.opaque.get(PROTOCOL)
+    if isinstance(kept, dict) and kept.get("model") == model and isinstance(kept.get("content"), list):
+        given_back = _given_back(kept["content"], turn)
+        if given_back is not None:
+            return given_back
+    blocks = [_text(turn.text)] if turn.text else []
+    return blocks + [_tool_use(call) for call in turn.calls]
+
+
+def _given_back(content: list[Any], turn: Answer) -> list[dict[str, Any]] | None:
+    """The answer's own blocks, thinking unchanged and in place; None when they do not fit its calls."""
+    calls = iter(turn.calls)
+    blocks: list[dict[str, Any]] = []
+    for block in content:
+        if not isinstance(block, dict):
+            return None
+        if block.get("type") == "tool_use":
+            call = next(calls, None)
+            if call is None or block.get("id") != call.original_id:
+                return None
+            blocks.append(_tool_use(call))
+        elif block.get("type") != "text" or str(block.get("text", "")).strip():
+            blocks.append(block)
+    return blocks if next(calls, None) is None and blocks else None
+
+
+def _tool_use(call: Call) -> dict[str, Any]:
+    return {"type": "tool_use", "id": call.id, "name": call.name, "input": call.arguments}
+
+
+def _result(call: Call, pictures: Pictures) -> dict[str, Any]:
+    result = call.result
+    content: str | list[dict[str, Any]] = result.text
+    if result.images:
+        content = [_text(result.text), *(_picture(show(ref, pictures)) for ref in result.images)]
+    block: dict[str, Any] = {"type": "tool_result", "tool_use_id": call.id, "content": content}
+    if result.is_error:
+        # The protocol takes only text in a failed result.
+        block |= {"is_error": True, "content": result.text}
+    return block
+
+
+def render_tool(spec: ToolSpec, parameters: dict[str, Any]) -> dict[str, Any]:
+    return {"name": spec.name, "description": spec.description, "input_schema": parameters}
+
+
+def render_body(
+    request: Request, pictures: Pictures, tools: list[dict[str, Any]], *, model: str, max_tokens: int
+) -> dict[str, Any]:
+    """The whole request with its cache marks."""
+    messages = render_messages(request.entries, pictures, model=model)
+    body: dict[str, Any] = {"model": model, "max_tokens": max_tokens, "messages": messages, "stream": True}
+    if request.system.strip():
+        body["system"] = [{**_text(request.system), "cache_control": _CACHE}]
+    if tools:
+        body["tools"] = [*tools[:-1], {**tools[-1], "cache_control": _CACHE}]
+    elif used := _names_used(messages):
+        # Calls in the history want their tools declared, also when none may be called any more.
+        body["tools"] = [
+            {"name": name, "description": "No longer offered.", "input_schema": {"type": "object"}}
+            for name in used
+        ]
+        body["tool_choice"] = {"type": "none"}
+    last = messages[-1]["content"]
+    last[-1] = {**last[-1], "cache_control": _CACHE}
+    return body
+
+
+def _names_used(messages: list[dict[str, Any]]) -> list[str]:
+    names: dict[str, None] = {}
+    for message in messages:
+        for block in message["content"]:
+            if block["type"] == "tool_use":
+                names[block["name"]] = None
+    return list(names)
+
+
+@dataclass(slots=True)
+class _Block:
+    start: dict[str, Any]
+    pieces: list[str] = field(default_factory=list)
+    signature: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Assembly:
+    """An answer put together from its events. Pure: events in, text out."""
+
+    blocks: dict[int, _Block] = field(default_factory=dict)
+    stop: str = ""
+    usage: Usage = Usage()
+
+    def add(self, event: dict[str, Any]) -> str:
+        """Take one event; returns the text that it added. Raises TypeError, KeyError or AttributeError for
+        nonsense. Events and blocks of unknown kinds are passed over: the protocol promises more of them."""
+        match event.get("type"):
+            case "message_start":
+                self._count(event["message"].get("usage") or {})
+            case "content_block_start":
+                if len(self.blocks) < MOST_BLOCKS:
+                    self.blocks[int(event["index"])] = _Block(dict(event["content_block"]))
+                    return str(event["content_block"].get("text") or "")
+            case "content_block_delta":
+                return self._delta(int(event["index"]), event["delta"])
+            case "message_delta":
+                if reason := event["delta"].get("stop_reason"):
+                    self.stop = str(reason)
+                self._count(event.get("usage") or {})
+            case _:
+                pass
+        return ""
+
+    def _delta(self, index: int, delta: dict[str, Any]) -> str:
+        block = self.blocks.get(index)
+        if block is None:
+            return ""
+        match delta.get("type"):
+            case "text_delta":
+                block.pieces.append(delta["text"])
+                return str(delta["text"])
+            case "input_json_delta":
+                block.pieces.append(delta["partial_json"])
+            case "thinking_delta":
+                block.pieces.append(delta["thinking"])
+            case "signature_delta":
+                block.signature.append(delta["signature"])
+            case _:
+                pass
+        return ""
+
+    def _count(self, usage: dict[str, Any]) -> None:
+        cached = int(usage.get("cache_read_input_tokens") or 0)
+        taken = (
+            int(usage.get("input_tokens") or 0) + cached + int(usage.get("cache_creation_input_tokens") or 0)
+        )
+        given = int(usage.get("output_tokens") or 0)
+        # Each message says the sum so far; some servers say the input only at the end.
+        self.usage = Usage(
+            max(taken, self.usage.input), max(given, self.usage.output), max(cached, self.usage.cached)
+        )
+
+    def completed(self, model: str, taken: set[str]) -> Completed:
+        """The whole answer. `taken` holds the ids of calls before it."""
+        texts, calls, content, thought = [], [], [], False
+        uses = [index for index, block in self.blocks.items() if block.start.get("type") == "tool_use"]
+        cut = self.stop in ("max_tokens", "model_context_window_exceeded")
+        for index, block in sorted(self.blocks.items()):
+            pieces = "".join(block.pieces)
+            match block.start.get("type"):
+                case "text":
+                    text = str(block.start.get("text") or "") + pieces
+                    texts.append(text)
+                    content.append(_text(text))
+                case "thinking":
+                    thought = True
+                    content.append(_thinking(block, pieces))
+                case "redacted_thinking":
+                    thought = True
+                    content.append(block.start)
+                case "tool_use":
+                    if not pieces and block.start.get("input"):
+                        pieces = json.dumps(block.start["input"])
+                    identity = unused_id(str(block.start.get("id") or ""), taken)
+                    name = str(block.start.get("name") or "")
+                    call = wire.finished_call(identity, name, pieces, cut=cut and index == uses[-1])
+                    calls.append(call)
+                    content.append(
+                        {"type": "tool_use", "id": identity, "name": name, "input": call.arguments}
+                    )
+                case _:
+                    continue
+        stop: Literal["end", "tools", "length", "refused"]
+        if self.stop == "refusal":
+            return Completed("".join(texts), (), "refused", self.usage)
+        stop = "length" if cut else "tools" if calls else "end"
+        opaque = {PROTOCOL: {"model": model, "content": content}} if thought else {}
+        return Completed("".join(texts), tuple(calls), stop, self.usage, opaque)
+
+
+def _thinking(block: _Block, pieces: str) -> dict[str, Any]:
+    thinking = str(block.start.get("thinking") or "") + pieces
+    signature = str(block.start.get("signature") or "") + "".join(block.signature)
+    return {**block.start, "thinking": thinking, "signature": signature}
+
+
+def _is_last(event: ServerEvent) -> bool:
+    return event.name == "message_stop"
+
+
+class AnthropicModel:
+    """A model behind a messages server.
+
+    `base_url` ends where `/v1/messages` begins (a `/v1` at its end is tolerated). `max_tokens` bounds an
+    answer. `timeout` is the longest silence in seconds, before the first piece and between pieces.
+    Raises ValueError for a key that no header can hold.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        api_key: str | None,
+        base_url: str | None = None,
+        max_tokens: int | None = None,
+        timeout: float = 120.0,
+    ) -> None:
+        self.name = name
+        self._key = wire.checked_key(api_key)
+        self._base_url = (base_url or DEFAULT_BASE_URL).strip().rstrip("/").removesuffix("/v1")
+        self._host = wire.host_of(self._base_url)
+        self._max_tokens = max_tokens or DEFAULT_MAX_TOKENS
+        self._timeout = timeout
+        self._render_tools = ToolRenderer("anthropic", render_tool)
+        self._wire = wire.Wire(f"{name} at {self._host}", self._make, secrets=(self._key,))
+
+    def _make(self) -> wire.Client:
+        from anthropic import AsyncAnthropic, DefaultAioHttpClient
+
+        client: Any = AsyncAnthropic(
+            api_key=self._key or "none",
+            base_url=self._base_url,
+            max_retries=0,
+            http_client=wire.http_client(DefaultAioHttpClient, self._timeout),
+        )
+        made: wire.Client = client
+        return made
+
+    async def warm(self) -> None:
+        """Load the SDK beforehand, so that the first message does not wait for it. Raises ModelError."""
+        await self._wire.warm()
+
+    async def close(self) -> None:
+        await self._wire.close()
+
+    async def stream(self, request: Request) -> AsyncGenerator[Delta, None]:
+        """See `Model.stream`. A refusal with text ends in `Completed(stop="refused")`, one without raises."""
+        assembly = Assembly()
+        try:
+            async with aclosing(self._events(request)) as events:
+                async for event in events:
+                    try:
+                        text = assembly.add(event)
+                    except (TypeError, AttributeError, KeyError, ValueError) as error:
+                        raise self._wire.broken(f"an event that is none ({type(error).__name__})") from None
+                    if text:
+                        yield Text(text)
+        except ModelError as error:
+            # The answer was whole; only the farewell was lost.
+            if not (assembly.stop and error.kind == "connection"):
+                raise
+        if not assembly.stop:
+            raise self._wire.broken("the stream ended before the answer did")
+        completed = assembly.completed(self.name, call_ids(request.entries))
+        if completed.stop == "refused" and not completed.text:
+            raise Refused(f"{self.name} at {self._host} refused to answer")
+        yield completed
+
+    async def _events(self, request: Request) -> AsyncGenerator[dict[str, Any], None]:
+        tools = self._render_tools(request.tools)
+
+        def render(pictures: Pictures) -> dict[str, Any]:
+            return render_body(request, pictures, tools, model=self.name, max_tokens=self._max_tokens)
+
+        body = await wire.build(request, render)
+        async with aclosing(self._wire.events("/v1/messages", body, last=_is_last)) as events:
+            async for event in events:
+                yield self._parse(event)
+
+    def _parse(self, event: ServerEvent) -> dict[str, Any]:
+        try:
+            content = json.loads(event.data)
+        except (ValueError, RecursionError):
+            raise self._wire.broken("a piece of the stream is no JSON") from None
+        if not isinstance(content, dict):
+            raise self._wire.broken("a piece of the stream is no JSON object")
+        if event.name == "error" or content.get("type") == "error":
+            raise self._wire.problem(content)
+        if content.get("type") == "message":
+            raise self._wire.broken("the server answered in one piece, not in a stream")
+        return content

@@ -1,0 +1,165 @@
+"""A history as turns that every provider accepts, before a protocol gives them its words.
+
+Providers refuse a call without its result, a result without its call, and anything between the two. A
+stored history may hold all of these after a crash or an interruption; `turns` never does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from agent.history import Assistant, Entry, ImageRef, ToolCall, ToolOutput, User
+
+NO_TEXT = "(empty message)"
+NO_OUTPUT = "(no output)"
+EARLIER = "(The conversation began earlier.)"
+GO_ON = "(Please go on.)"
+INTERRUPTED = (
+    "Error: this call was interrupted before its result was recorded; whether it took effect is unknown. "
+    "Check before doing it again."
+)
+
+_LEGAL_ID = re.compile(r"[a-zA-Z0-9_-]+")
+_ILLEGAL_IN_NAME = re.compile(r"[^a-zA-Z0-9_-]")
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What people wrote: neighbouring `User` entries as one."""
+
+    text: str
+    images: tuple[ImageRef, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The result of one call."""
+
+    text: str
+    is_error: bool = False
+    images: tuple[ImageRef, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call with an id and a name that providers accept, together with its result."""
+
+    id: str
+    name: str
+    arguments: dict[str, Any]
+    result: Result
+    original_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the model said, with every call followed by its result."""
+
+    text: str
+    calls: tuple[Call, ...] = ()
+    opaque: dict[str, Any] = field(default_factory=dict)
+
+
+Turn: TypeAlias = Said | Answer
+
+
+def turns(entries: Sequence[Entry], *, longest_id: int = 64) -> list[Turn]:
+    """Bring entries into an order that providers accept.
+
+    What a person wrote while a tool ran comes after the results. Results are looked for up to the next
+    answer; ids may repeat between answers (some servers count from zero each time), so a result belongs
+    to the nearest answer before it. Missing results say that the call was interrupted; results that
+    belong to no call are dropped. Ids longer than `longest_id` or with other letters than
+    `[a-zA-Z0-9_-]`, and ids seen before, are replaced by a hash.
+    """
+    found: list[Turn] = []
+    taken: set[str] = set()
+    for position, entry in enumerate(entries):
+        match entry:
+            case User():
+                _add_said(found, entry)
+            case Assistant() if entry.calls:
+                outputs = _outputs_after(entries, position)
+                found.append(_answer(entry, outputs, taken, longest_id))
+            case Assistant() if entry.text.strip():
+                found.append(Answer(entry.text, (), entry.opaque))
+            case _:
+                continue
+    return found
+
+
+def _add_said(found: list[Turn], entry: User) -> None:
+    text = entry.text.strip("\n")
+    if found and isinstance(found[-1], Said):
+        before = found.pop()
+        assert isinstance(before, Said)
+        texts = [part for part in (before.text, text) if part.strip()]
+        found.append(Said("\n\n".join(texts), before.images + entry.images))
+    else:
+        found.append(Said(text if text.strip() else "", entry.images))
+
+
+def _outputs_after(entries: Sequence[Entry], position: int) -> list[ToolOutput]:
+    outputs: list[ToolOutput] = []
+    for entry in entries[position + 1 :]:
+        if isinstance(entry, Assistant):
+            break
+        if isinstance(entry, ToolOutput):
+            outputs.append(entry)
+    return outputs
+
+
+def _answer(entry: Assistant, outputs: list[ToolOutput], taken: set[str], longest_id: int) -> Answer:
+    calls = []
+    for number, call in enumerate(entry.calls):
+        output = next((one for one in outputs if one.call == call.id), None)
+        if output is not None:
+            outputs.remove(output)
+        calls.append(_call(call, output, _fresh(call.id, number, taken, longest_id)))
+    return Answer(entry.text if entry.text.strip() else "", tuple(calls), entry.opaque)
+
+
+def _call(call: ToolCall, output: ToolOutput | None, legal_id: str) -> Call:
+    if output is None:
+        result = Result(INTERRUPTED, is_error=True)
+    else:
+        result = Result(output.text if output.text.strip() else NO_OUTPUT, output.is_error, output.images)
+    return Call(legal_id, legal_name(call.name), call.arguments, result, call.id)
+
+
+def _fresh(wanted: str, number: int, taken: set[str], longest: int) -> str:
+    legal, attempt = wanted, 0
+    while legal in taken or len(legal) > longest or not _LEGAL_ID.fullmatch(legal):
+        legal = "call_" + hashlib.sha256(f"{wanted}/{number}/{attempt}".encode()).hexdigest()[:24]
+        attempt += 1
+    taken.add(legal)
+    return legal
+
+
+def legal_name(name: str) -> str:
+    """A tool name that providers accept in a history, for a name that a model made up."""
+    return _ILLEGAL_IN_NAME.sub("_", name)[:64] or "unknown"
+
+
+def call_ids(entries: Iterable[Entry]) -> set[str]:
+    """The ids of all calls in a history."""
+    return {call.id for entry in entries if isinstance(entry, Assistant) for call in entry.calls}
+
+
+def unused_id(wanted: str, taken: set[str]) -> str:
+    """`wanted`, or when it is empty or taken a variant that is free; it is taken afterwards.
+
+    Some servers number calls from zero in every answer, or give no ids at all; records of calls need
+    ids that differ.
+    """
+    stem = wanted or "call"
+    found, number = (wanted, 1) if wanted else (f"{stem}_1", 1)
+    while found in taken:
+        number += 1
+        found = f"{stem}_{number}"
+    taken.add(found)
+    return found

@@ -1,0 +1,175 @@
+"""What a model is told of skills: the list in its prompt, and the lesson after a wrong call.
+
+Pure text, but for `teaching`, which reads one file. The same set of skills gives the same text, letter for
+letter, so that a provider's prompt cache holds.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import unicodedata
+from collections.abc import Callable, Iterable, Sequence
+
+from agent.skills.skill import Skill, SkillSet
+
+log = logging.getLogger("causeway.skills")
+
+DEFAULT_BUDGET_CHARS = 24_000
+MAX_DESCRIPTION_CHARS = 1_024
+#: What descriptions are cut to when all of them together do not fit.
+SHORT_DESCRIPTION_CHARS = 200
+MAX_TEACHING_CHARS = 24_000
+_MAX_TOOLS_TOLD = 40
+_END = "--- END SKILL ---"
+#: Joiners that scripts and emoji need; every other format character could hide or reorder text.
+_JOINERS = "\u200c\u200d"
+_ESCAPES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&apos;"})
+
+
+def clean(text: str, limit: int) -> str:
+    """One line of at most `limit` characters, without control and hidden characters."""
+    kept = "".join(
+        " " if unicodedata.category(c) in ("Cc", "Zl", "Zp") else c
+        for c in text
+        if c in _JOINERS or unicodedata.category(c) not in ("Cf", "Cs", "Co", "Cn")
+    )
+    line = " ".join(kept.split())
+    return line if len(line) <= limit else line[: limit - 1].rstrip() + "…"
+
+
+def escape(text: str) -> str:
+    """Text that can close no tag of the prompt."""
+    return text.translate(_ESCAPES)
+
+
+def skills_section(skills: SkillSet, read_tool: str, budget_chars: int = DEFAULT_BUDGET_CHARS) -> str:
+    """The prompt's section on skills, "" when there is none to show, at most about `budget_chars` long.
+
+    `read_tool` is the real name of the tool that reads files. Descriptions are shortened before a skill is
+    left out; of those left out the number is told. The user's own skills are kept before built-in ones.
+    """
+    usable = [skill for skill in skills.available if skill.model_invocable]
+    lacking = [
+        (skill, missing) for skill, missing in skills.unavailable if skill.model_invocable and missing.fixable
+    ]
+    parts = []
+    if usable:
+        rules = _rules(read_tool)
+        blocks, left_out = _fit(usable, _available, budget_chars * 4 // 5 - len(rules))
+        parts += [rules, _wrap("available_skills", blocks, left_out)]
+    if lacking:
+        told = {skill.name: str(missing) for skill, missing in lacking}
+        write = _unavailable(told)
+        room = budget_chars - sum(map(len, parts)) - len(_LACKING)
+        blocks, left_out = _fit([skill for skill, _ in lacking], write, room)
+        parts += [_LACKING, _wrap("unavailable_skills", blocks, left_out)]
+    return "\n\n".join(["## Skills", *parts]) if parts else ""
+
+
+def _rules(read_tool: str) -> str:
+    return (
+        "A skill is a written procedure for one kind of task, kept as a file. Skills are not tools: no tool "
+        "bears a skill's name, and calling one does nothing. The only way to use a skill is to read the file "
+        f"at its <location> with the tool `{clean(read_tool, 64)}` and then to follow what it says, with the "
+        "tools you have.\n"
+        "Before you answer, compare the request with the descriptions below. When one fits, read that skill "
+        "first; when several are needed, read each when its turn comes; when none fits, read none. A path "
+        "inside a skill's text is relative to its <base_dir>."
+    )
+
+
+_LACKING = (
+    "These skills are installed but cannot be used yet, because something is missing on the machine. When a "
+    "request needs one, say what is missing and that an administrator has to install it, or to set it in the "
+    "environment or the workspace's .env file. Never ask for a key, a token or a password in the chat."
+)
+
+
+def _wrap(tag: str, blocks: Iterable[str], left_out: int) -> str:
+    lines = [f"<{tag}>", *blocks, f"</{tag}>"]
+    if left_out:
+        lines.append(
+            f"{left_out} more {'skill is' if left_out == 1 else 'skills are'} not listed for want of room."
+        )
+    return "\n".join(lines)
+
+
+def _fit(skills: Sequence[Skill], write: Callable[[Skill, int], str], room: int) -> tuple[list[str], int]:
+    """As many blocks as there is room for, in order of names, and how many were left out."""
+    blocks = [write(skill, MAX_DESCRIPTION_CHARS) for skill in skills]
+    if sum(map(len, blocks)) + len(blocks) > room:
+        blocks = [write(skill, SHORT_DESCRIPTION_CHARS) for skill in skills]
+    kept = set()
+    room -= 64  # for the line that tells of the rest
+    for index in sorted(range(len(skills)), key=lambda i: (skills[i].source != "custom", i)):
+        room -= len(blocks[index]) + 1
+        if room < 0:
+            break
+        kept.add(index)
+    return [block for index, block in enumerate(blocks) if index in kept], len(skills) - len(kept)
+
+
+def _block(fields: Iterable[tuple[str, str]]) -> str:
+    lines = [f"    <{tag}>{escape(value)}</{tag}>" for tag, value in fields]
+    return "\n".join(["  <skill>", *lines, "  </skill>"])
+
+
+def _available(skill: Skill, limit: int) -> str:
+    return _block(
+        [
+            ("name", clean(skill.name, 64)),
+            ("description", clean(skill.description, limit)),
+            ("location", clean(skill.location, 200)),
+            ("base_dir", clean(skill.base_dir, 200)),
+        ]
+    )
+
+
+def _unavailable(missing: dict[str, str]) -> Callable[[Skill, int], str]:
+    def write(skill: Skill, limit: int) -> str:
+        fields = [
+            ("name", clean(skill.name, 64)),
+            ("description", clean(skill.description, limit)),
+            ("missing", clean(missing[skill.name], 300)),
+        ]
+        if skill.setup:
+            fields.append(("setup", clean(skill.setup, 300)))
+        return _block(fields)
+
+    return write
+
+
+def teaching(skill: Skill, tool_name: str, tools: Iterable[str], *, again: bool = False) -> str:
+    """What a model reads that called a skill as if it were a tool: the skill itself, and how to go on.
+
+    `tools` are the names that it can really call now. `again` is for a skill taught before in the same
+    conversation: a short reminder in place of the text. Blocks, since it reads the skill's file.
+    """
+    names = list(tools)
+    told = ", ".join(names[:_MAX_TOOLS_TOLD]) or "none"
+    if len(names) > _MAX_TOOLS_TOLD:
+        told += f" and {len(names) - _MAX_TOOLS_TOLD} more"
+    called = clean(tool_name, 80)
+    opening = f"There is no tool called '{called}', so nothing was run. '{skill.name}' is a skill to be read."
+    closing = f"Go on by following it with real tools. Tools you can call: {told}."
+    if again:
+        return f"{opening} You were given its text before; it is also at {skill.location}. {closing}"
+    try:
+        text = skill.read_text()
+    except OSError as error:
+        log.warning("skill %s could not be read for a model: %s", skill.name, error)
+        description = clean(skill.description, MAX_DESCRIPTION_CHARS)
+        return (
+            f"{opening} Its file cannot be read at the moment. What it is for: {description}\n"
+            f"Do the task with real tools, or say that the skill cannot be read. Tools you can call: {told}."
+        )
+    text = re.sub(r"--- (END )?SKILL", lambda match: match[0].lower(), text.strip())
+    if len(text) > MAX_TEACHING_CHARS:
+        rest = len(text) - MAX_TEACHING_CHARS
+        text = f"{text[:MAX_TEACHING_CHARS]}\n[{rest} more characters: read the rest at {skill.location}]"
+    marker = f"--- SKILL: {skill.name} (path: {skill.location}) ---"
+    return (
+        f"{opening} It stands here:\n\n{marker}\n{text}\n{_END}\n\n"
+        f"{closing} Paths in the text are relative to {skill.base_dir}."
+    )

@@ -1,0 +1,423 @@
+"""`mcp.json` as found in the wild, read into plain frozen specs. Pure: text and environment in, data out.
+
+The dialects differ in names, not in meaning: `mcpServers`, `servers`, `mcp_servers` (also below `mcp`, or the
+bare map), as an object or a list of named entries; a local server has `command`, a remote one a `url`.
+Times are seconds; a number above 3,600 is read as milliseconds, as some clients write it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+from urllib.parse import parse_qsl, urlsplit
+
+from agent.tools.mcp.variables import Expander, UnknownVariable, looks_secret
+
+LARGEST_FILE = 1024 * 1024
+START_TIMEOUT = 30.0
+Kind = Literal["stdio", "http", "sse"]
+
+_SERVER_KEYS = ("mcpServers", "servers", "mcp_servers")
+_KINDS: dict[str, Kind] = {
+    "stdio": "stdio", "local": "stdio",
+    "http": "http", "streamable-http": "http", "streamable_http": "http", "streamablehttp": "http",
+    "https": "http", "remote": "http", "sse": "sse",
+}  # fmt: skip
+_ALIASES: dict[str, tuple[str, ...]] = {
+    "kind": ("type", "transport", "transportType"),
+    "command": ("command",),
+    "args": ("args",),
+    "env": ("env", "environment"),
+    "cwd": ("cwd", "workingDirectory"),
+    "url": ("url", "serverUrl", "httpUrl"),
+    "headers": ("headers", "http_headers"),
+    "disabled": ("disabled",),
+    "enabled": ("enabled", "isActive"),
+    "timeout": ("timeout", "timeout_seconds", "tool_timeout_sec"),
+    "start_timeout": ("start_timeout", "startTimeout", "startup_timeout_sec", "initTimeout"),
+    "include": ("tools", "includeTools", "include", "include_tools", "enabled_tools", "allowedTools"),
+    "exclude": ("excludeTools", "exclude", "exclude_tools", "disabled_tools", "disabledTools"),
+    "allow": ("alwaysAllow", "autoApprove", "always_allow", "auto_approve"),
+    "restart": ("restart",),
+}
+#: Keys that other clients use for their own looks; they change nothing here and deserve no warning.
+_DECORATION = frozenset(
+    {"name", "description", "title", "icon", "tags", "homepage", "$schema", "author", "version", "provider",
+     "providerUrl", "logoUrl", "category", "id", "trust", "gallery", "comment", "_comment"}
+)  # fmt: skip
+_KNOWN = frozenset(key for keys in _ALIASES.values() for key in keys) | _DECORATION
+
+
+class ConfigError(ValueError):
+    """The file as a whole cannot be read. The message says what, where and what to do."""
+
+    def __init__(self, message: str, line: int = 0, column: int = 0) -> None:
+        super().__init__(message)
+        self.line = line
+        self.column = column
+
+
+class EntryError(ValueError):
+    """One server's entry cannot be used; the others can."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSpec:
+    """One server, expanded and checked. `fingerprint` covers what the running server depends on, after
+    expansion, so that a changed credential is a change and a changed filter is none."""
+
+    name: str
+    kind: Kind
+    command: str = ""
+    args: tuple[str, ...] = field(default=(), repr=False)
+    env: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    cwd: str = ""
+    url: str = field(default="", repr=False)
+    headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    disabled: bool = False
+    timeout: float | None = None
+    start_timeout: float = START_TIMEOUT
+    include: tuple[str, ...] | None = None
+    exclude: tuple[str, ...] = ()
+    always_allow: tuple[str, ...] = ()
+    stop_first: bool = False
+
+    @property
+    def fingerprint(self) -> str:
+        parts = [
+            self.kind,
+            self.command,
+            self.args,
+            self.env,
+            self.cwd,
+            self.url,
+            self.headers,
+            self.disabled,
+        ]
+        return hashlib.sha256(json.dumps(parts).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class BadEntry:
+    """An entry that failed alone. `reason` says what is wrong and what to do; `line` is 0 when unknown."""
+
+    name: str
+    reason: str
+    line: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class McpConfig:
+    """What a file says. `variables` are the environment variables it refers to, with the values they had."""
+
+    servers: tuple[ServerSpec, ...] = ()
+    bad: tuple[BadEntry, ...] = ()
+    warnings: tuple[str, ...] = ()
+    variables: Mapping[str, str | None] = field(default_factory=dict, repr=False)
+
+
+def parse_config(
+    data: bytes, *, environ: Mapping[str, str], on_secret: Callable[[str], None] = lambda value: None
+) -> McpConfig:
+    """Read the bytes of an `mcp.json`. An empty file names no servers.
+
+    Raises ConfigError when the file as a whole is unusable. Values that look like credentials are passed to
+    `on_secret` before anything else sees them.
+    """
+    text = _decode(data)
+    if not text.strip():
+        return McpConfig()
+    root, repeated = _load(text)
+    expander = Expander(environ, on_secret)
+    specs: list[ServerSpec] = []
+    bad: list[BadEntry] = []
+    warnings = [f"{key!r} is given twice; the last one counts" for key in repeated]
+    for name, entry in _entries(root, warnings):
+        try:
+            if any(spec.name == name for spec in specs):
+                raise EntryError("the name is given twice; the first one is used; rename the other")
+            specs.append(_spec(name, entry, expander, warnings))
+        except (EntryError, UnknownVariable) as fault:
+            bad.append(BadEntry(name, str(fault), _line_of(text, name)))
+    return McpConfig(tuple(specs), tuple(bad), tuple(warnings), expander.used)
+
+
+def _decode(data: bytes) -> str:
+    if len(data) > LARGEST_FILE:
+        raise ConfigError(
+            f"the file has {len(data):,} bytes, more than {LARGEST_FILE:,}; is it the right one?"
+        )
+    encoding = "utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
+    try:
+        return data.decode(encoding)
+    except UnicodeDecodeError as fault:
+        line = data.count(b"\n", 0, fault.start) + 1
+        raise ConfigError("the file is not UTF-8 text; save it as UTF-8", line) from None
+
+
+def _load(text: str) -> tuple[Any, list[str]]:
+    """The file's value and the keys that one object gives twice."""
+    repeated: list[str] = []
+
+    def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
+        made = dict(items)
+        if len(made) != len(items):
+            keys = [key for key, _ in items]
+            repeated.extend(sorted({key for key in keys if keys.count(key) > 1}))
+        return made
+
+    try:
+        return json.loads(text, object_pairs_hook=pairs), repeated
+    except (json.JSONDecodeError, RecursionError) as fault:
+        strict = fault
+    import json5  # slow to import and to parse; most files are plain JSON
+
+    repeated.clear()
+    try:
+        return json5.loads(text, object_pairs_hook=lambda items: pairs(list(items))), repeated
+    except (ValueError, RecursionError) as fault:
+        raise _syntax_error(str(fault), strict) from None
+
+
+def _syntax_error(message: str, strict: json.JSONDecodeError | RecursionError) -> ConfigError:
+    found = re.match(r"(?:<string>)?:?(\d+) (.*) at column (\d+)$", message, re.DOTALL)
+    if found is not None:
+        line, what, column = int(found[1]), found[2], int(found[3])
+    elif isinstance(strict, json.JSONDecodeError):
+        line, what, column = strict.lineno, strict.msg, strict.colno
+    else:
+        return ConfigError("the file is nested too deeply; it should be an object of servers")
+    if "end of input" in what:
+        cure = "the file ends too early: a closing bracket or quote is missing, or it is half written"
+    else:
+        cure = "look for a missing comma, quote or bracket there"
+    return ConfigError(f"line {line}, column {column}: {what}; {cure}", line, column)
+
+
+def _entries(root: Any, warnings: list[str]) -> list[tuple[str, Any]]:
+    if not isinstance(root, dict):
+        raise ConfigError('the file must hold an object: {"mcpServers": {"name": {...}}}', 1)
+    holder = root
+    inner = root.get("mcp")
+    if isinstance(inner, dict) and not any(key in root for key in _SERVER_KEYS):
+        holder = inner if any(key in inner for key in _SERVER_KEYS) else root
+    found = [key for key in _SERVER_KEYS if key in holder]
+    if not found:
+        bare = {key: value for key, value in root.items() if not key.startswith("$")}
+        if bare and not all(_looks_like_server(value) for value in bare.values()):
+            raise ConfigError('no servers found; the file should hold {"mcpServers": {"name": {...}}}', 1)
+        return list(bare.items())
+    entries: list[tuple[str, Any]] = []
+    for key in found:
+        entries += _named(key, holder[key])
+    if holder is root:
+        others = sorted(set(root) - set(_SERVER_KEYS) - {"$schema", "inputs", "comment", "_comment"})
+        warnings.extend(f"unknown key {key!r} at the top of the file is ignored" for key in others)
+    return entries
+
+
+def _named(key: str, value: Any) -> Iterable[tuple[str, Any]]:
+    if value is None:
+        return ()
+    if isinstance(value, dict):
+        return value.items()
+    if isinstance(value, list):
+        return [
+            (str(item.get("name") or f"#{place}") if isinstance(item, dict) else f"#{place}", item)
+            for place, item in enumerate(value, 1)
+        ]
+    raise ConfigError(f"{key!r} must be an object of servers, not {type(value).__name__}", 1)
+
+
+def _looks_like_server(value: Any) -> bool:
+    return isinstance(value, dict) and any(key in value for key in ("command", *_ALIASES["url"]))
+
+
+def _spec(name: str, entry: Any, expander: Expander, warnings: list[str]) -> ServerSpec:
+    if not isinstance(entry, dict):
+        raise EntryError(f'an entry must be an object such as {{"command": "..."}}, not {_kind_name(entry)}')
+    if not name.strip():
+        raise EntryError("a server needs a name")
+    warnings += [f"{name}: unknown key {key!r} is ignored" for key in entry if key not in _KNOWN]
+    given = {field_name: _one_of(entry, keys) for field_name, keys in _ALIASES.items()}
+    kind = _kind(entry, given)
+    include, switched_off = _included(given["include"])
+    common: dict[str, Any] = {
+        "name": name,
+        "kind": kind,
+        "disabled": _flag("disabled", given["disabled"], False)
+        or not _flag("enabled", given["enabled"], True),
+        "timeout": _seconds("timeout", given["timeout"]),
+        "start_timeout": _seconds("start_timeout", given["start_timeout"]) or START_TIMEOUT,
+        "include": include,
+        "exclude": tuple(sorted({*_strings("excludeTools", given["exclude"]), *switched_off})),
+        "always_allow": _allowed(given["allow"]),
+        "stop_first": _stop_first(given["restart"]),
+    }
+    if kind == "stdio":
+        return _local(common, given, expander)
+    return _remote(common, given, expander)
+
+
+def _kind(entry: dict[str, Any], given: dict[str, Any]) -> Kind:
+    has_command, has_url = given["command"] not in (None, ""), given["url"] not in (None, "")
+    if has_command and has_url:
+        url_key = next(key for key in _ALIASES["url"] if entry.get(key))
+        raise EntryError(f"it has both 'command' and {url_key!r}; keep one of them")
+    if not has_command and not has_url:
+        raise EntryError("it has neither 'command' (a local server) nor 'url' (a remote one)")
+    told = given["kind"]
+    if told is None:
+        return "stdio" if has_command else "http"
+    if isinstance(told, dict):  # {"transport": {"type": "sse"}}
+        told = told.get("type")
+    kind = _KINDS.get(str(told).lower())
+    if kind is None:
+        raise EntryError(f"type {told!r} is unknown; known are stdio, http (streamable HTTP) and sse")
+    if (kind == "stdio") != has_command:
+        needs = "a 'command'" if kind == "stdio" else "a 'url'"
+        raise EntryError(f"type {told!r} needs {needs}")
+    return kind
+
+
+def _local(common: dict[str, Any], given: dict[str, Any], expander: Expander) -> ServerSpec:
+    words = given["command"] if isinstance(given["command"], list) else [given["command"]]
+    words = [*_strings("command", words), *_strings("args", given["args"])]
+    env = _pairs("env", given["env"], expander)
+    for key, value in env:
+        if looks_secret(key):
+            expander.note_secret(value)
+    expanded = [expander.expand(word) for word in words]
+    if not expanded[0]:
+        raise EntryError("its 'command' is empty")
+    if any("\0" in word for word in expanded):
+        raise EntryError("its command line contains a NUL character")
+    cwd = given["cwd"]
+    if cwd is not None and not isinstance(cwd, str):
+        raise EntryError(f"'cwd' must be a path, not {_kind_name(cwd)}")
+    return ServerSpec(
+        **common,
+        command=expanded[0],
+        args=tuple(expanded[1:]),
+        env=env,
+        cwd=expander.expand(cwd or ""),
+    )
+
+
+def _remote(common: dict[str, Any], given: dict[str, Any], expander: Expander) -> ServerSpec:
+    if not isinstance(given["url"], str):
+        raise EntryError(f"'url' must be text, not {_kind_name(given['url'])}")
+    url = expander.expand(given["url"].strip())
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+    except ValueError:
+        usable = False
+    if not usable:
+        raise EntryError("its 'url' is no http:// or https:// address")
+    if parts.password:
+        expander.note_secret(parts.password)
+    for key, value in parse_qsl(parts.query):
+        if looks_secret(key):
+            expander.note_secret(value)
+    headers = _pairs("headers", given["headers"], expander)
+    for key, value in headers:
+        if not key or any(ord(letter) < 32 for letter in key + value):
+            raise EntryError(f"header {key!r} contains a line break or another control character")
+        expander.note_header(key, value)
+    return ServerSpec(**common, url=url, headers=headers)
+
+
+def _one_of(entry: dict[str, Any], keys: tuple[str, ...]) -> Any:
+    return next((entry[key] for key in keys if entry.get(key) is not None), None)
+
+
+def _kind_name(value: Any) -> str:
+    names = {dict: "an object", list: "a list", str: "text", bool: "true/false", type(None): "null"}
+    return names.get(type(value), "a number")
+
+
+def _strings(key: str, value: Any) -> tuple[str, ...]:
+    """A list of words; numbers and true/false are taken as written, since people write ports as numbers."""
+    if value is None:
+        return ()
+    if not isinstance(value, list):
+        raise EntryError(f"{key!r} must be a list, not {_kind_name(value)}")
+    words = []
+    for item in value:
+        if isinstance(item, bool):
+            words.append("true" if item else "false")
+        elif isinstance(item, str | int | float):
+            words.append(str(item))
+        else:
+            raise EntryError(f"{key!r} must hold text, not {_kind_name(item)}")
+    return tuple(words)
+
+
+def _pairs(key: str, value: Any, expander: Expander) -> tuple[tuple[str, str], ...]:
+    if value is None:
+        return ()
+    if not isinstance(value, dict):
+        raise EntryError(f"{key!r} must be an object, not {_kind_name(value)}")
+    names = [str(name) for name, item in value.items() if item is not None]
+    texts = _strings(key, [item for item in value.values() if item is not None])
+    if any("\0" in text or ("=" in name and key == "env") for name, text in zip(names, texts, strict=True)):
+        raise EntryError(f"{key!r} holds a name with '=' or a value with a NUL character")
+    return tuple(sorted((name, expander.expand(text)) for name, text in zip(names, texts, strict=True)))
+
+
+def _flag(key: str, value: Any, default: bool) -> bool:
+    if value is None:
+        return default
+    if not isinstance(value, bool):
+        raise EntryError(f"{key!r} must be true or false, not {_kind_name(value)}")
+    return value
+
+
+def _seconds(key: str, value: Any) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+        raise EntryError(f"{key!r} must be a number of seconds above 0")
+    seconds = float(value)
+    return min(seconds / 1000 if seconds > 3600 else seconds, 86_400.0)
+
+
+def _included(value: Any) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:
+    """Which tools to offer (None: all) and which are switched off, from a list or `{name: true/false}`."""
+    if isinstance(value, dict):
+        off = [
+            str(name)
+            for name, setting in value.items()
+            if setting is False
+            or (
+                isinstance(setting, dict)
+                and (setting.get("enabled") is False or setting.get("disabled") is True)
+            )
+        ]
+        return None, tuple(off)
+    if value is None:
+        return None, ()
+    names = _strings("tools", value)
+    return (None if "*" in names else names), ()
+
+
+def _allowed(value: Any) -> tuple[str, ...]:
+    if isinstance(value, bool):
+        return ("*",) if value else ()
+    return _strings("alwaysAllow", value)
+
+
+def _stop_first(value: Any) -> bool:
+    if value not in (None, "new-first", "stop-first"):
+        raise EntryError('\'restart\' must be "new-first" or "stop-first"')
+    return bool(value == "stop-first")
+
+
+def _line_of(text: str, name: str) -> int:
+    found = re.search(r"[\"']?" + re.escape(json.dumps(name, ensure_ascii=False)[1:-1]) + r"[\"']?\s*:", text)
+    return text.count("\n", 0, found.start()) + 1 if found is not None else 0

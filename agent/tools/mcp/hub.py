@@ -1,0 +1,442 @@
+"""All MCP servers of a process: started side by side, hot-reloaded by diff, published whole."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from agent.tools.base import Tool
+from agent.tools.mcp.config import ConfigError, McpConfig, ServerSpec, parse_config
+from agent.tools.mcp.names import offered_name
+from agent.tools.mcp.schema import ListedTool, provider_schema, short_description
+from agent.tools.mcp.server import McpServer, Patience, Sdk, State, Surroundings
+from agent.tools.mcp.tool import McpTool
+
+log = logging.getLogger("causeway.mcp")
+
+LOCAL_TIMEOUT = 60.0
+REMOTE_TIMEOUT = 30.0
+#: A file changed this short a time before it was read may change again without its stat telling.
+_RACY_NS = 100_000_000
+_STOP_LIMIT = 12.0
+_Signature = tuple[int, int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class ServerStatus:
+    """A server as people see it. `since` is Unix time; `start_ms` is None until it was ready once."""
+
+    name: str
+    state: State
+    since: float
+    reason: str = ""
+    tools: int = 0
+    start_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RefreshReport:
+    """What one look at `mcp.json` led to. `fault` is why the file could not be used, if it could not."""
+
+    added: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
+    fault: str = ""
+
+    def __bool__(self) -> bool:
+        return bool(self.added or self.removed or self.changed or self.fault)
+
+
+@dataclass(slots=True)
+class _Slot:
+    """A name in the file: the server that serves, and perhaps one that is to take its place."""
+
+    spec: ServerSpec
+    current: McpServer
+    coming: McpServer | None = None
+    note: str = ""
+    made: tuple[McpTool, ...] = ()
+    made_from: tuple[tuple[ListedTool, ...], ServerSpec] | None = None
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What is known of the file from the last look."""
+
+    signature: _Signature | None = None
+    racy: bool = False
+    applied: str = ""  # the digest of the content that is in force
+    variables: Mapping[str, str | None] = field(default_factory=dict)
+    warned: str = ""  # the digest, or the kind of fault, that was reported
+
+
+class McpHub:
+    """The MCP servers that one `mcp.json` names. One a process; used from one event loop."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        environ: Mapping[str, str],
+        log_dir: Path | None,
+        cwd_default: Path,
+        on_secret: Callable[[str], None] = lambda value: None,
+        clock: Callable[[], float] = time.time,
+        default_timeout: float | None = None,
+        drain: float = 60.0,
+        patience: Patience | None = None,
+    ) -> None:
+        """`default_timeout` replaces both limits by kind (60 s local, 30 s remote) for calls of servers whose
+        entry has no `timeout`; `drain` is how long a removed server's calls in flight may go on."""
+        self._path = path
+        self._environ = environ
+        self._on_secret = on_secret
+        self._clock = clock
+        self._default_timeout = default_timeout
+        self._drain = drain
+        self._around = Surroundings(
+            environ, log_dir, cwd_default, Sdk(), clock=clock, patience=patience or Patience()
+        )
+        self._slots: dict[str, _Slot] = {}
+        self._bad: dict[str, ServerStatus] = {}
+        self._tasks: dict[asyncio.Task[None], McpServer] = {}
+        self._tools: tuple[Tool, ...] = ()
+        self._file_fault = ""
+        self._entry_faults: tuple[str, ...] = ()
+        self._seen = _Seen()
+        self._refreshing = asyncio.Lock()
+        self._on_change: Callable[[], None] = lambda: None
+        self._pulse = asyncio.Event()
+        self._stopped = False
+
+    @property
+    def tools(self) -> tuple[Tool, ...]:
+        """The tools of all servers that are ready, by server name and then in the server's order.
+
+        Immutable and the same object until something changes.
+        """
+        return self._tools
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What is wrong with the file, each with file and, where known, line."""
+        return ((self._file_fault,) if self._file_fault else ()) + self._entry_faults
+
+    @property
+    def status(self) -> tuple[ServerStatus, ...]:
+        """All servers that the file names, by name."""
+        known = {name: _status(slot) for name, slot in self._slots.items()}
+        return tuple(known.get(name) or self._bad[name] for name in sorted({*known, *self._bad}))
+
+    async def start(self, on_change: Callable[[], None]) -> None:
+        """Read the file and let its servers start in the background. `on_change` is called on the event loop
+        whenever `tools` or `status` may have changed, and must return at once."""
+        self._on_change = on_change
+        await self.refresh()
+
+    async def refresh(self) -> RefreshReport:
+        """Follow the file. Costs one stat when nothing changed; does not wait for servers to start.
+
+        A file that is broken, empty or gone changes nothing and is reported once per content. Raises nothing.
+        """
+        async with self._refreshing:
+            if self._stopped:
+                return RefreshReport()
+            signature, fault = self._stat()
+            if signature is None:
+                return self._unusable(fault, "gone" if self._slots or self._seen.applied else "")
+            environment_same = all(self._environ.get(k) == v for k, v in self._seen.variables.items())
+            if signature == self._seen.signature and not self._seen.racy and environment_same:
+                return RefreshReport()
+            return await self._read(signature, environment_same)
+
+    async def settle(self, timeout: float) -> bool:
+        """Wait until no server is starting and no changed one is about to take over, at most `timeout`
+        seconds. Whether that came about."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                while self._unsettled():
+                    await self._pulse.wait()
+        return not self._unsettled()
+
+    async def restart(self, name: str) -> bool:
+        """Start a server anew, also one that rests or whose changed entry failed. False: no such server."""
+        slot = self._slots.get(name)
+        if slot is None or slot.spec.disabled:
+            return False
+        if slot.spec.fingerprint != slot.current.spec.fingerprint:
+            self._change(slot, slot.spec)
+        else:
+            slot.current.restart()
+        return True
+
+    async def stop(self) -> None:
+        """End all servers and their processes; returns when none is left, within about 12 s."""
+        async with self._refreshing:
+            self._stopped = True
+            self._slots.clear()
+            for server in self._tasks.values():
+                server.stop()
+            tasks = set(self._tasks)
+            if tasks:
+                _, late = await asyncio.wait(tasks, timeout=_STOP_LIMIT)
+                for task in late:
+                    log.error("MCP server %s does not stop in time; it is killed", self._tasks[task].name)
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+            self._publish()
+
+    def find(self, name: str) -> McpServer | None:
+        """The server that answers calls for `name` now."""
+        slot = self._slots.get(name)
+        return slot.current if slot is not None else None
+
+    # Reading the file ------------------------------------------------------------------------------------
+
+    def _stat(self) -> tuple[_Signature | None, str]:
+        try:
+            found = self._path.stat()
+        except FileNotFoundError:
+            return None, "the file is gone"
+        except OSError as fault:
+            return None, f"the file cannot be read ({fault.strerror})"
+        return (found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino), ""
+
+    async def _read(self, signature: _Signature, environment_same: bool) -> RefreshReport:
+        # The signature is from before reading: a write that comes meanwhile is seen at the next look.
+        racy = time.time_ns() - signature[0] < _RACY_NS
+        try:
+            data = await asyncio.to_thread(self._path.read_bytes)
+        except OSError as fault:
+            return self._unusable(f"the file cannot be read ({fault.strerror})", "unreadable")
+        self._seen.signature, self._seen.racy = signature, racy
+        digest = hashlib.sha256(data).hexdigest()
+        if digest == self._seen.warned:
+            return RefreshReport()
+        if digest == self._seen.applied and environment_same:
+            return self._usable_again()
+        if self._slots and not data.strip(b"\xef\xbb\xbf \t\r\n\0"):
+            return self._unusable("the file is empty", digest)
+        try:
+            config = await asyncio.to_thread(
+                parse_config, data, environ=self._environ, on_secret=self._on_secret
+            )
+        except ConfigError as fault:
+            return self._unusable(str(fault), digest, fault.line)
+        self._usable_again()
+        self._seen.applied = digest
+        self._seen.variables = dict(config.variables)
+        return self._apply(config)
+
+    def _usable_again(self) -> RefreshReport:
+        self._seen.warned = ""
+        if self._file_fault:
+            self._file_fault = ""
+            self._on_change()
+        return RefreshReport()
+
+    def _where(self, fault: str, line: int = 0) -> str:
+        place = f"{self._path}:{line}" if line else str(self._path)
+        return f"{place}: {fault}"
+
+    def _unusable(self, fault: str, content: str, line: int = 0) -> RefreshReport:
+        """Keep what runs, and warn once for this content."""
+        if not content:  # no file, and there never was one: nothing is wrong
+            return RefreshReport()
+        self._file_fault = self._where(fault, line)
+        if self._seen.warned == content:
+            return RefreshReport()
+        self._seen.warned = content
+        if content in ("gone", "unreadable"):
+            self._seen.signature = None  # when it is back it is read, whatever its stat says
+        log.warning("%s; the last good configuration stays in force", self._file_fault)
+        self._on_change()
+        return RefreshReport(fault=self._file_fault)
+
+    # Following the file ----------------------------------------------------------------------------------
+
+    def _apply(self, config: McpConfig) -> RefreshReport:
+        wanted = {spec.name: spec for spec in config.servers}
+        faulty = {entry.name for entry in config.bad}
+        added = [name for name in wanted if name not in self._slots]
+        removed = [name for name in self._slots if name not in wanted and name not in faulty]
+        changed: list[str] = []
+        for name in removed:
+            self._retire_slot(self._slots.pop(name))
+        for name, spec in wanted.items():
+            slot = self._slots.get(name)
+            if slot is None:
+                self._slots[name] = _Slot(spec, self._launch(spec))
+            elif spec.fingerprint != slot.spec.fingerprint:
+                changed.append(name)
+                self._change(slot, spec)
+            elif spec != slot.spec:
+                changed.append(name)
+                slot.spec = spec
+                for server in (slot.current, slot.coming):
+                    if server is not None and server.spec.fingerprint == spec.fingerprint:
+                        server.adopt(spec)
+        self._note_faults(config)
+        self._publish()
+        if added or removed or changed:
+            log.info("mcp.json: added %s, removed %s, changed %s", added, removed, changed)
+        return RefreshReport(tuple(sorted(added)), tuple(sorted(removed)), tuple(sorted(changed)))
+
+    def _note_faults(self, config: McpConfig) -> None:
+        """An entry that fails alone: shown as failed, or, if it served before, kept as it was."""
+        faults: list[str] = []
+        self._bad = {}
+        for entry in config.bad:
+            slot = self._slots.get(entry.name)
+            if slot is not None:
+                slot.note = f"its entry has a fault, the last good one is kept: {entry.reason}"
+            else:
+                self._bad[entry.name] = ServerStatus(entry.name, "failed", self._clock(), entry.reason)
+            faults.append(self._where(f"{entry.name}: {entry.reason}", entry.line))
+        for name, slot in self._slots.items():
+            if all(entry.name != name for entry in config.bad) and slot.note.startswith(
+                "its entry has a fault"
+            ):
+                slot.note = ""
+        faults += [self._where(warning) for warning in config.warnings]
+        for fault in faults:
+            if fault not in self._entry_faults:
+                log.warning("%s", fault)
+        self._entry_faults = tuple(faults)
+
+    def _change(self, slot: _Slot, spec: ServerSpec) -> None:
+        """Bring a changed server in: new first where the old one serves, else in its place."""
+        slot.spec, slot.note = spec, ""
+        if slot.coming is not None:
+            slot.coming.stop()
+            slot.coming = None
+        old = slot.current
+        if spec.fingerprint == old.spec.fingerprint:  # changed back before the new one was ready
+            old.adopt(spec)
+        elif spec.disabled or spec.stop_first or old.state != "ready":
+            old.stop(self._drain)
+            slot.current = self._launch(spec, after=self._task_of(old))
+        else:
+            slot.note = "the changed entry is starting; the previous one serves until it is ready"
+            slot.coming = self._launch(spec)
+
+    def _retire_slot(self, slot: _Slot) -> None:
+        slot.current.stop(self._drain)
+        if slot.coming is not None:
+            slot.coming.stop()
+
+    def _launch(self, spec: ServerSpec, after: asyncio.Task[None] | None = None) -> McpServer:
+        server = McpServer(spec, self._around, self._server_changed)
+        task = asyncio.create_task(_run(server, after), name=f"mcp-{spec.name}")
+        self._tasks[task] = server
+        task.add_done_callback(self._ended)
+        return server
+
+    def _task_of(self, server: McpServer) -> asyncio.Task[None] | None:
+        return next((task for task, owner in self._tasks.items() if owner is server), None)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        server = self._tasks.pop(task, None)
+        if not task.cancelled() and (fault := task.exception()) is not None and server is not None:
+            log.error("MCP server %s: its task broke", server.name, exc_info=fault)
+        self._pulse_now()
+
+    # Publishing ------------------------------------------------------------------------------------------
+
+    def _server_changed(self) -> None:
+        for slot in self._slots.values():
+            coming = slot.coming
+            if coming is None:
+                continue
+            if coming.state == "ready":
+                old, slot.current = slot.current, coming
+                slot.coming, slot.note = None, ""
+                old.stop(self._drain)
+            elif coming.state in ("failed", "needs_auth"):
+                slot.note = f"the changed entry failed, the previous one is kept: {coming.reason}"
+                slot.coming = None
+                coming.stop()
+        self._publish()
+
+    def _publish(self) -> None:
+        tools: dict[str, Tool] = {}
+        for name in sorted(self._slots):
+            for tool in self._tools_of(self._slots[name]):
+                if tools.setdefault(tool.name, tool) is not tool:
+                    log.warning("%s: its tool %r is left out: its name is taken", name, tool.original[:80])
+        # Cached tools are the same objects: comparing them is comparing references.
+        if tuple(map(id, tools.values())) != tuple(map(id, self._tools)):
+            self._tools = tuple(tools.values())
+        self._pulse_now()
+        self._on_change()
+
+    def _tools_of(self, slot: _Slot) -> tuple[McpTool, ...]:
+        """A server's tools, made anew only when its list or its settings changed."""
+        listed, spec = slot.current.offered, slot.current.spec
+        if slot.made_from != (listed, spec):
+            old = {tool.original: tool for tool in slot.made}
+            made = [self._make(spec, tool) for tool in listed if _wanted(spec, tool.name)]
+            slot.made = tuple(
+                kept if (kept := old.get(tool.original)) is not None and _same(kept, tool) else tool
+                for tool in made
+            )
+            slot.made_from = (listed, spec)
+        return slot.made
+
+    def _make(self, spec: ServerSpec, listed: ListedTool) -> McpTool:
+        return McpTool(
+            name=offered_name(spec.name, listed.name),
+            description=short_description(listed.description),
+            params=provider_schema(listed.schema),
+            annotations=listed.annotations,
+            timeout=spec.timeout or self._default_timeout or _limit_of(spec),
+            source=spec.name,
+            original=listed.name,
+            find=self.find,
+            pre_approved=any(fnmatchcase(listed.name, pattern) for pattern in spec.always_allow),
+        )
+
+    def _unsettled(self) -> bool:
+        return any(
+            slot.current.state == "starting" or slot.coming is not None for slot in self._slots.values()
+        )
+
+    def _pulse_now(self) -> None:
+        self._pulse.set()
+        self._pulse = asyncio.Event()
+
+
+async def _run(server: McpServer, after: asyncio.Task[None] | None) -> None:
+    if after is not None:  # stop-first: the old process is gone before the new one starts
+        await asyncio.wait({after})
+    await server.run()
+
+
+def _status(slot: _Slot) -> ServerStatus:
+    server = slot.current
+    reason = "; ".join(part for part in (slot.note, server.reason) if part)
+    shown = sum(_wanted(server.spec, tool.name) for tool in server.offered)
+    return ServerStatus(server.name, server.state, server.since, reason, shown, server.start_ms)
+
+
+def _same(one: McpTool, other: McpTool) -> bool:
+    return all(
+        getattr(one, part) == getattr(other, part)
+        for part in ("description", "params", "annotations", "timeout", "pre_approved")
+    )
+
+
+def _wanted(spec: ServerSpec, tool: str) -> bool:
+    included = spec.include is None or any(fnmatchcase(tool, pattern) for pattern in spec.include)
+    return included and not any(fnmatchcase(tool, pattern) for pattern in spec.exclude)
+
+
+def _limit_of(spec: ServerSpec) -> float:
+    return LOCAL_TIMEOUT if spec.kind == "stdio" else REMOTE_TIMEOUT

@@ -1,0 +1,209 @@
+"""A server's child process: its own session and group, a small environment, stderr in a bounded file.
+
+It is stopped politely and then surely: stdin closed, a wait, SIGTERM to the group, a wait, SIGKILL to the
+group. What a wrapper (npx, a shell) leaves behind in the group goes too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+log = logging.getLogger("causeway.mcp")
+
+#: What a child inherits; everything else comes from its entry's `env`.
+INHERITED = ("HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER", "LANG", "LC_ALL", "LC_CTYPE", "TMPDIR", "TZ")
+_LARGEST_LOG = 512 * 1024  # bytes; one older file of the same size is kept beside it
+_TAIL = 2_000  # bytes of stderr kept in memory for the reason of a failure
+
+
+@dataclass(frozen=True, slots=True)
+class Grace:
+    """Seconds that each way of stopping gets before the next one."""
+
+    eof: float = 2.0
+    term: float = 2.0
+    kill: float = 1.0
+
+
+def child_environment(environ: Mapping[str, str], extra: Mapping[str, str]) -> dict[str, str]:
+    return {**{key: environ[key] for key in INHERITED if key in environ}, **extra}
+
+
+class StderrLog:
+    """Keeps the last part of what a server writes to stderr, in a file of bounded size and in memory."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._tail = b""
+        self._broken = False
+
+    async def write(self, chunk: bytes) -> None:
+        self._tail = (self._tail + chunk)[-_TAIL:]
+        if self._path is not None and not self._broken:
+            try:
+                await asyncio.to_thread(self._append, self._path, chunk)
+            except OSError as fault:
+                # The log is a help, the server must go on without it: told once, stderr is still drained.
+                self._broken = True
+                log.warning(
+                    "cannot write %s (%s); the server's stderr is not kept", self._path, fault.strerror
+                )
+
+    def last_words(self) -> str:
+        """The last non-empty line of stderr, at most 300 characters."""
+        lines = [line.strip() for line in self._tail.decode("utf-8", "replace").splitlines()]
+        return next((line[-300:] for line in reversed(lines) if line), "")
+
+    def forget(self) -> None:
+        """Begin anew in memory: a new process does not answer for the words of the last one."""
+        self._tail = b""
+
+    @staticmethod
+    def _append(path: Path, chunk: bytes) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
+        with os.fdopen(descriptor, "ab") as file:
+            file.write(chunk[-_LARGEST_LOG:])
+            full = file.tell() >= _LARGEST_LOG
+        if full:
+            path.replace(path.with_name(path.name + ".1"))
+
+
+class Child:
+    """A running server process and everything in its process group."""
+
+    def __init__(self, process: asyncio.subprocess.Process, stderr: StderrLog, grace: Grace) -> None:
+        if process.stdin is None or process.stdout is None or process.stderr is None:
+            raise ValueError("a server's process needs three pipes")
+        self.stdin = process.stdin
+        self.stdout = process.stdout
+        self._stderr = process.stderr
+        self._process = process
+        self._grace = grace
+        self._log = stderr
+        self._drain = asyncio.create_task(self._pump(), name=f"mcp-stderr-{process.pid}")
+
+    @classmethod
+    async def spawn(
+        cls, argv: tuple[str, ...], *, env: Mapping[str, str], cwd: str, stderr: StderrLog, grace: Grace
+    ) -> Child:
+        """Start the process. Raises OSError when it cannot be started, ValueError for a NUL in its words."""
+        process = await asyncio.create_subprocess_exec(
+            *argv,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env=dict(env),
+            cwd=cwd,
+            start_new_session=True,  # its pid names a group that reaches every descendant at once
+            limit=1024 * 1024,
+        )
+        return cls(process, stderr, grace)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        return self._process.returncode
+
+    async def exit_code(self, wait: float) -> int | None:
+        """The exit code once the process has ended, or None if it has not within `wait` seconds."""
+        await _until(lambda: self._process.returncode is not None, wait)
+        return self._process.returncode
+
+    async def stop(self) -> None:
+        """End the process and its group within the grace times. Cancelling it kills the group at once.
+
+        `release` comes after it in every case.
+        """
+        try:
+            with suppress(OSError, RuntimeError):
+                self.stdin.close()
+            await self.exit_code(self._grace.eof)
+            await self._end_group()
+        except asyncio.CancelledError:
+            self.kill_now()
+            raise
+
+    async def release(self) -> None:
+        """Let go of the pipes and of the task that drains stderr."""
+        self._close_pipes()
+        self._drain.cancel()
+        await asyncio.gather(self._drain, return_exceptions=True)
+
+    def kill_now(self) -> None:
+        """SIGKILL to the whole group, without waiting."""
+        self._signal(signal.SIGKILL)
+
+    async def _end_group(self) -> None:
+        for number, patience in ((signal.SIGTERM, self._grace.term), (signal.SIGKILL, self._grace.kill)):
+            if not await self._group_lives():
+                return
+            self._signal(number)
+            deadline = asyncio.get_running_loop().time() + patience
+            while await self._group_lives():
+                if asyncio.get_running_loop().time() >= deadline:
+                    break
+                await asyncio.sleep(0.02)
+        if await self._group_lives():
+            log.error("process group %d of an MCP server survives SIGKILL", self.pid)
+
+    async def _group_lives(self) -> bool:
+        try:
+            os.killpg(self.pid, 0)
+        except ProcessLookupError:
+            return False
+        except PermissionError:
+            return True
+        # Signal 0 reaches the dead too: an orphan that PID 1 has not reaped yet keeps the group's name.
+        return await asyncio.to_thread(_has_living_member, self.pid)
+
+    def _signal(self, number: int) -> None:
+        # The group keeps the leader's pid as its name after the leader is gone.
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, number)
+
+    async def _pump(self) -> None:
+        while chunk := await self._stderr.read(65_536):
+            await self._log.write(chunk)
+
+    def _close_pipes(self) -> None:
+        # A daemon that left the group may hold our pipes open; asyncio has no public way to let go of them.
+        transport = getattr(self._process, "_transport", None)
+        if transport is not None:
+            with suppress(PermissionError):  # close() may try to kill a child that changed its user
+                transport.close()
+
+
+async def _until(done: Callable[[], bool], wait: float) -> None:
+    """Poll `done` for up to `wait` seconds: waiting for the process object would also wait for its pipes."""
+    deadline = asyncio.get_running_loop().time() + wait
+    while not done():
+        if asyncio.get_running_loop().time() >= deadline:
+            return
+        await asyncio.sleep(0.01)
+
+
+def _has_living_member(group: int) -> bool:
+    proc = Path("/proc")
+    if not proc.is_dir():
+        return True
+    for entry in proc.iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            state, _, owner = (entry / "stat").read_text().rpartition(")")[2].split()[:3]
+        except (OSError, ValueError):
+            continue  # it ended while we looked
+        if int(owner) == group and state not in "ZX":
+            return True
+    return False

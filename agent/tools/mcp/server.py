@@ -1,0 +1,407 @@
+"""One MCP server as an actor: a single task connects, lists, watches, restarts and leaves.
+
+The SDK's client must be entered and left in one task, so that task is `run`; everybody else talks to it by
+flags and a wake-up. Calls multiplex over its session from any task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import logging
+import random
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from agent.tools.mcp.config import ServerSpec
+from agent.tools.mcp.faults import CallTimeout, Down, McpFault, NeedsLogin, SessionGone, StartFailed
+from agent.tools.mcp.names import file_stem
+from agent.tools.mcp.process import Grace, StderrLog
+from agent.tools.mcp.schema import ListedTool
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from agent.tools.mcp.link import Link, Reply
+
+log = logging.getLogger("causeway.mcp")
+
+_FORGOTTEN = "the server forgot the session"
+
+State = Literal["starting", "ready", "failed", "restarting", "needs_auth", "disabled"]
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long things may take and how often they may fail; seconds unless said otherwise."""
+
+    first_pause: float = 1.0  # before the first restart; doubles each time
+    longest_pause: float = 60.0
+    failures: int = 5  # in a row, then the server rests
+    settled: float = 60.0  # a life this long ends a row of failures
+    resting_remote: float = 300.0  # a resting remote server is tried again this often
+    reconnect: float = 5.0  # a call waits this long for a server that is restarting
+    between_listings: float = 0.2
+    listing: float = 30.0
+    leaving: float = 10.0  # to close a session that is not a process (a process has `grace`)
+    grace: Grace = field(default_factory=Grace)
+
+
+class Sdk:
+    """Imports the SDK at the first use, once, in a thread: it costs about 0.6 s of CPU and 55 MiB."""
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+        self._link: ModuleType | None = None
+
+    async def link(self) -> ModuleType:
+        """The module `agent.tools.mcp.link`."""
+        async with self._lock:
+            if self._link is None:
+                self._link = await asyncio.to_thread(importlib.import_module, "agent.tools.mcp.link")
+        return self._link
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What all servers of a hub share."""
+
+    environ: Mapping[str, str]
+    log_dir: Path | None
+    cwd: Path
+    sdk: Sdk
+    clock: Callable[[], float] = time.time
+    rng: Callable[[], float] = random.random
+    patience: Patience = field(default_factory=Patience)
+
+
+class McpServer:
+    """A server from its first start to its stop. `on_change` is called after a change of state or tools."""
+
+    def __init__(self, spec: ServerSpec, around: Surroundings, on_change: Callable[[], None]) -> None:
+        self.spec = spec
+        self.state: State = "disabled" if spec.disabled else "starting"
+        self.reason = ""
+        self.since = around.clock()
+        self.start_ms: int | None = None
+        self.tools: tuple[ListedTool, ...] = ()
+        self._around = around
+        self._on_change = on_change
+        path = None if around.log_dir is None else around.log_dir / f"mcp-{file_stem(spec.name)}.log"
+        self._stderr = StderrLog(path)
+        self._link: Link | None = None
+        self._limit: asyncio.Timeout | None = None
+        self._wake = asyncio.Event()
+        self._pulse = asyncio.Event()
+        self._stopping = False
+        self._drain = 0.0
+        self._ending = ""  # why the present session is to end
+        self._dirty = False  # the list of tools may have changed
+        self._kicked = False  # somebody asked for a restart
+        self._calls = 0
+        self._noisy = False
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+    @property
+    def offered(self) -> tuple[ListedTool, ...]:
+        """The tools that are shown: those of a server that is ready, or was and is coming back."""
+        return self.tools if self.state in ("ready", "restarting") else ()
+
+    # What others ask of the actor ------------------------------------------------------------------------
+
+    def adopt(self, spec: ServerSpec) -> None:
+        """Take on settings that need no new process: filters, time limits, approvals."""
+        self.spec = spec
+        self._changed()
+
+    def restart(self) -> None:
+        """End the present session, if any, and start anew at once, also from rest."""
+        self._kicked = True
+        self._ending = self._ending or "a restart was asked for"
+        self._wake.set()
+
+    def stop(self, drain: float = 0.0) -> None:
+        """Let `run` finish: no new calls, up to `drain` seconds for those under way, then the session ends.
+
+        A server that is still starting is given up at once and never becomes ready.
+        """
+        self._stopping = True
+        self._drain = drain
+        self._wake.set()
+        self._changed()
+        if self._link is None and self._limit is not None:
+            with suppress(RuntimeError):  # the start ended in this very moment
+                self._limit.reschedule(asyncio.get_running_loop().time())
+
+    async def call(self, tool: str, arguments: dict[str, Any], timeout: float) -> Reply:
+        """Call a tool by the server's own name for it, with a deadline in seconds. Raises McpFault.
+
+        While the server restarts the call waits a few seconds for it. A remote session that was forgotten
+        is opened anew once for all calls that meet it, and each is sent once more: it was not run.
+        """
+        self._calls += 1
+        try:
+            link = await self._usable(min(timeout, self._around.patience.reconnect))
+            try:
+                return await self._call_once(link, tool, arguments, timeout)
+            except SessionGone:
+                self._end_session(link, _FORGOTTEN)
+                link = await self._usable(min(timeout, self._around.patience.listing), instead_of=link)
+                return await self._call_once(link, tool, arguments, timeout)
+        finally:
+            self._calls -= 1
+            self._changed(tell=False)
+
+    async def _call_once(self, link: Link, tool: str, arguments: dict[str, Any], timeout: float) -> Reply:
+        try:
+            # The SDK's own deadline tells the server; this one holds if the SDK cannot even write.
+            async with asyncio.timeout(timeout + 6.0):
+                return await link.call(tool, arguments, timeout)
+        except TimeoutError:
+            raise CallTimeout(f"no answer within {timeout:g} s.") from None
+        except Down as fault:
+            self._note_change()  # a dead connection shows itself when the list is read
+            why = await link.farewell() if self.spec.kind == "stdio" else str(fault)
+            raise Down(f"{why.rstrip('.')} during the call; it is being restarted.") from fault
+
+    async def _usable(self, patience: float, instead_of: Link | None = None) -> Link:
+        """The session to call through; waits up to `patience` seconds for one that is on its way."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(patience):
+                while not self._stopping and self.state in ("starting", "ready", "restarting"):
+                    if self.state == "ready" and self._link not in (None, instead_of):
+                        break
+                    await self._pulse.wait()
+        link = self._link
+        if link is None or link is instead_of or self.state != "ready" or self._stopping:
+            what = "is being stopped" if self._stopping else f"is {self.state.replace('_', ' ')}"
+            raise Down(f"the server {what}" + (f": {self.reason}" if self.reason else "."))
+        return link
+
+    # The actor -------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Own the server until `stop` is called. Raises nothing but CancelledError."""
+        failures = 0
+        while not self.spec.disabled:
+            began = asyncio.get_running_loop().time()
+            fault = await self._live()
+            if self._stopping:
+                break
+            lived = asyncio.get_running_loop().time() - began
+            if self._kicked:
+                self._kicked, failures = False, 0
+                self._set("restarting", "a restart was asked for")
+                continue
+            if isinstance(fault, SessionGone) and lived >= self._around.patience.first_pause:
+                self._set("restarting", str(fault))
+                continue
+            failures = 1 if lived >= self._around.patience.settled else failures + 1
+            await self._pause(fault, failures)
+        self._link = None
+        if not self.spec.disabled:
+            self.tools = ()
+
+    async def _pause(self, fault: McpFault, failures: int) -> None:
+        """Say what happened and wait until it is time to try again."""
+        patience = self._around.patience
+        lasting = isinstance(fault, NeedsLogin) or (isinstance(fault, StartFailed) and fault.lasting)
+        pause: float | None
+        if lasting or failures >= patience.failures:
+            remote = self.spec.kind != "stdio" and not lasting
+            pause = patience.resting_remote if remote else None
+            rest = "" if lasting else f" It failed {failures} times in a row and rests now."
+            cure = f"; mend its entry or restart it with /mcp restart {self.name}"
+            self._set(
+                "needs_auth" if isinstance(fault, NeedsLogin) else "failed",
+                f"{str(fault).rstrip('.')}{cure}.{rest}",
+            )
+        else:
+            pause = min(patience.first_pause * 2 ** (failures - 1), patience.longest_pause)
+            pause *= 0.5 + self._around.rng()
+            crashed = self.state == "restarting"
+            text = f"{str(fault).rstrip('.')}; next try in {pause:.0f} s" if pause >= 1 else str(fault)
+            self._set("restarting" if crashed else "failed", text)
+        log.warning("MCP server %s: %s", self.name, self.reason)
+        await self._woken(pause)
+        self._kicked = False
+
+    async def _woken(self, seconds: float | None) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while not self._stopping and not self._kicked:
+                    await self._wake.wait()
+                    self._wake.clear()
+
+    async def _live(self) -> McpFault:
+        """One session from connecting to its end. Returns why it ended."""
+        self._ending, self._dirty, self._kicked = "", False, False
+        loop = asyncio.get_running_loop()
+        limit: asyncio.Timeout | None = None
+        outcome: McpFault | None = None
+        try:
+            link_module = await self._around.sdk.link()
+            cwd = await asyncio.to_thread(self._folder)
+            began = loop.time()
+            async with asyncio.timeout(self.spec.start_timeout) as limit:
+                self._limit = limit
+                if self._stopping:
+                    return Down("it was stopped")
+                async with self._open(link_module, cwd) as link:
+                    outcome = await self._session(link, limit, began)
+                    limit.reschedule(loop.time() + self._around.patience.leaving)
+        except Exception as fault:  # noqa: BLE001 - a client that breaks may raise anything; it becomes a reason
+            if outcome is None:
+                outcome = self._broken(fault, limit is not None and limit.expired())
+            else:
+                log.info("MCP server %s: its session did not close cleanly (%s)", self.name, _name_of(fault))
+        finally:
+            self._link = None
+            self._limit = None
+        return outcome or Down("its session ended")
+
+    def _broken(self, fault: Exception, too_late: bool) -> McpFault:
+        if self._stopping:
+            return Down("it was stopped")
+        if too_late:
+            return StartFailed(
+                f"it did not answer within {self.spec.start_timeout:g} s{self._words()}; check that it is an "
+                "MCP server, or give it more time with 'start_timeout'",
+                lasting=True,
+            )
+        if isinstance(fault, McpFault):
+            return fault
+        log.warning("MCP server %s: its session broke", self.name, exc_info=fault)
+        return Down(f"its session broke ({_name_of(fault)})")
+
+    async def _session(self, link: Link, limit: asyncio.Timeout, began: float) -> McpFault:
+        """List, publish and serve. Raises no McpFault: the SDK's task groups would wrap it."""
+        loop = asyncio.get_running_loop()
+        try:
+            tools, faults = await link.list_tools()
+            limit.reschedule(None)
+            self.start_ms = round((loop.time() - began) * 1000)
+            self._link = link
+            self.tools = tuple(tools)
+            self._set("ready", _left_out(faults))
+            await self._serve(link)
+            if self._ending == "lost":
+                return Down(f"{await link.farewell()}{self._words()}")
+        except McpFault as fault:
+            return fault
+        finally:
+            self._link = None
+            if self.state == "ready" and not self._stopping:
+                self._set("restarting", "its session has ended")
+        if self._ending == _FORGOTTEN:
+            return SessionGone(_FORGOTTEN)
+        return Down(self._ending or "it was stopped")
+
+    def _open(self, link_module: ModuleType, cwd: Path) -> Any:
+        return link_module.open_link(
+            self.spec,
+            environ=self._around.environ,
+            cwd=str(cwd),
+            stderr=self._stderr,
+            grace=self._around.patience.grace,
+            on_end=lambda: self._end_session(None, "lost"),
+            on_change=self._note_change,
+            on_noise=self._note_noise,
+        )
+
+    def _folder(self) -> Path:
+        folder = self._around.cwd / Path(self.spec.cwd).expanduser()
+        if self.spec.kind == "stdio" and not folder.is_dir():
+            raise StartFailed(f"its folder 'cwd' {self.spec.cwd!r} does not exist; create it", lasting=True)
+        return folder
+
+    async def _serve(self, link: Link) -> None:
+        """Follow changes of the list until the session is to end. Raises McpFault."""
+        watcher = asyncio.create_task(link.watch(self._note_change), name=f"mcp-watch-{self.name}")
+        try:
+            while not self._stopping and not self._ending:
+                if self._dirty:
+                    await self._list_again(link)
+                    continue
+                await self._wake.wait()
+                self._wake.clear()
+            if not self._ending:
+                await self._drained()
+        finally:
+            watcher.cancel()
+            await asyncio.gather(watcher, return_exceptions=True)
+
+    async def _list_again(self, link: Link) -> None:
+        # Cleared before asking: a change that is told while the answer is under way is not lost.
+        self._dirty = False
+        try:
+            async with asyncio.timeout(self._around.patience.listing):
+                tools, faults = await link.list_tools()
+        except TimeoutError:
+            raise Down("it does not answer any more") from None
+        self.tools = tuple(tools)
+        self.reason = _left_out(faults)
+        self._changed()
+        await asyncio.sleep(self._around.patience.between_listings)
+
+    async def _drained(self) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._drain):
+                while self._calls and not self._ending:
+                    await self._pulse.wait()
+
+    def _words(self) -> str:
+        said = self._stderr.last_words() if self.spec.kind == "stdio" else ""
+        return f"; its last words: {said}" if said else ""
+
+    # Flags, set from callbacks and from other tasks ------------------------------------------------------
+
+    def _note_change(self) -> None:
+        self._dirty = True
+        self._wake.set()
+
+    def _end_session(self, link: Link | None, why: str) -> None:
+        if link is None or link is self._link:
+            self._ending = self._ending or why
+            self._wake.set()
+
+    def _note_noise(self) -> None:
+        if not self._noisy:
+            self._noisy = True
+            log.warning(
+                "MCP server %s writes lines to stdout that are no messages; they are skipped. Its logs "
+                "belong on stderr",
+                self.name,
+            )
+
+    def _set(self, state: State, reason: str) -> None:
+        self.state = state
+        self.reason = reason
+        self.since = self._around.clock()
+        self._changed()
+
+    def _changed(self, *, tell: bool = True) -> None:
+        self._pulse.set()
+        self._pulse = asyncio.Event()
+        if tell:
+            self._on_change()
+
+
+def _left_out(faults: list[str]) -> str:
+    if not faults:
+        return ""
+    shown = "; ".join(faults[:3]) + ("; ..." if len(faults) > 3 else "")
+    return f"{len(faults)} left out of its tools: {shown}"
+
+
+def _name_of(fault: BaseException) -> str:
+    while isinstance(fault, BaseExceptionGroup):
+        fault = fault.exceptions[0]
+    return type(fault).__name__

@@ -1,0 +1,73 @@
+"""An MCP tool in the shape that the agent knows."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from agent.tools.base import Annotations, ToolContext, ToolResult
+from agent.tools.mcp.faults import CallRefused, CallTimeout, Down, McpFault, NeedsLogin
+from agent.tools.mcp.results import render_reply
+from agent.tools.mcp.server import McpServer
+
+
+@dataclass(slots=True, eq=False)
+class McpTool:
+    """One tool of one server. Never changed after it is made.
+
+    It finds its server at each call by name, so that a run that still holds an older catalog reaches the
+    server that serves now, and learns it when there is none.
+    """
+
+    name: str
+    description: str
+    params: dict[str, Any]
+    annotations: Annotations
+    timeout: float
+    source: str
+    original: str  # the server's own name of the tool
+    find: Callable[[str], McpServer | None]
+    pre_approved: bool = False  # the entry's alwaysAllow names it
+    admin_only: bool = False
+
+    async def execute(self, params: dict[str, Any], context: ToolContext) -> ToolResult:
+        """Call the tool. A failure of any kind is an error result; only cancelling raises."""
+        server = self.find(self.source)
+        if server is None:
+            return ToolResult(
+                f"{self.name} is gone: its MCP server {self.source!r} was removed from mcp.json. "
+                "Do without it, or ask an admin to add the server again.",
+                is_error=True,
+            )
+        try:
+            reply = await server.call(self.original, params, self.timeout)
+        except McpFault as fault:
+            return ToolResult(f"{self.name} failed: {_ended(str(fault))} {self._cure(fault)}", is_error=True)
+        return await asyncio.to_thread(
+            render_reply,
+            reply.content,
+            reply.structured,
+            reply.is_error,
+            folder=context.folder,
+            stem=self.name,
+        )
+
+    def _cure(self, fault: McpFault) -> str:
+        if isinstance(fault, CallTimeout):
+            return "The server was told to stop. Ask for less at a time, or try once more later."
+        if isinstance(fault, NeedsLogin):
+            return "An admin has to log in or to renew the server's credentials in mcp.json."
+        if isinstance(fault, Down):
+            if self.annotations.read_only:
+                return "Try once more in a few seconds; if it fails again, do without this tool."
+            return "It is unknown whether the call took effect: check before trying it again."
+        if isinstance(fault, CallRefused):
+            return "Check the tool's name and arguments against its description."
+        return "Try once more in a few seconds."
+
+
+def _ended(text: str) -> str:
+    text = text.strip()
+    return text if text.endswith((".", "!", "?")) else text + "."

@@ -1,0 +1,76 @@
+"""The settings of the built-in tools and of what every tool call is bounded by."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+_HOST = re.compile(r"(?:[A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\])(?::\d{1,5})?")
+
+
+class _Settings(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class BashSettings(_Settings):
+    """The shell tool: off unless enabled, and then for admins in direct chats only.
+
+    `timeout` is in seconds; `output_bytes` is how much a command may print before it is stopped.
+    """
+
+    enabled: bool = False
+    timeout: float = Field(default=60.0, gt=0, le=3600)
+    output_bytes: int = Field(default=20_000_000, ge=1000)
+
+
+class WebFetchSettings(_Settings):
+    """Reading web pages. Only public addresses are reached, save those that `allow_hosts` names.
+
+    An entry of `allow_hosts` is a host name, `host:port`, an address, or a network such as `10.1.0.0/16`.
+    `max_bytes` bounds a body both as sent and as unpacked; `timeout` (seconds) spans all redirects.
+    """
+
+    enabled: bool = True
+    allow_hosts: tuple[str, ...] = ()
+    max_bytes: int = Field(default=2_000_000, ge=1000, le=50_000_000)
+    timeout: float = Field(default=30.0, gt=0, le=600)
+
+    @field_validator("allow_hosts")
+    @classmethod
+    def _known_forms(cls, entries: tuple[str, ...]) -> tuple[str, ...]:
+        for entry in entries:
+            if "/" in entry:
+                try:
+                    ipaddress.ip_network(entry, strict=False)
+                except ValueError as error:
+                    raise ValueError(
+                        f"{entry!r} is no network; write it as 10.1.0.0/16, or a host without a slash"
+                    ) from error
+            elif not _HOST.fullmatch(entry) and not _is_address(entry):
+                raise ValueError(f"{entry!r} is no host; write host, host:port, an address, or a network")
+        return entries
+
+
+class ToolSettings(_Settings):
+    """`result_chars`: longest text of a result that a model is given. `file_bytes`: largest text file that
+    `read`, `edit` and `search` look into and `write` makes. `image_bytes`: largest picture that `read` shows
+    to a model. `send_bytes`: largest file that `send_file` takes. `file_timeout`: deadline of file tools in
+    seconds."""
+
+    result_chars: int = Field(default=20_000, ge=1000)
+    file_bytes: int = Field(default=5_000_000, ge=1000)
+    image_bytes: int = Field(default=3_700_000, ge=1000)
+    send_bytes: int = Field(default=50_000_000, ge=1000)
+    file_timeout: float = Field(default=10.0, gt=0, le=600)
+    bash: BashSettings = BashSettings()
+    web_fetch: WebFetchSettings = WebFetchSettings()
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,300 @@
+"""The process: wires the parts together, starts them in order, and takes them down in order."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from agent.models.resolve import resolve
+from agent.skills.manager import SkillManager
+from agent.tools.manager import ToolManager
+from agent.tools.mcp.hub import McpHub
+from channels.registry import load
+
+from agent.agent import Agent, AgentSettings
+from agent.history import Assistant, User
+from agent.models.base import Model
+from agent.tools.results import Masker
+from bridge.access import Access
+from bridge.commands import Board, Commands
+from bridge.config import Config
+from bridge.delivery import Delivery
+from bridge.http import Guard, Server, load_key
+from bridge.maintenance import Chore, Maintenance
+from bridge.paths import builtin_skills
+from bridge.router import Router
+from bridge.sessions import SessionLimits, Sessions
+from bridge.store import open_store
+from bridge.texts import text
+from channels.base import Channel, ChannelError, Env, Inbound
+
+log = logging.getLogger("causeway.app")
+
+_DAY = 24 * 3600.0
+#: How long a message id is remembered; longer than any platform repeats a delivery (Telegram: 24 h).
+_SEEN_DAYS = 14
+_REPLY_DAYS = 2
+
+
+class StartError(Exception):
+    """The bridge cannot start. The message says why and what to do."""
+
+
+class App:
+    """One bridge process. `start`, then `stop`; both once."""
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        environ: Mapping[str, str] | None = None,
+        clock: Callable[[], float] = time.time,
+        masker: Masker | None = None,
+        serve: bool = True,
+    ) -> None:
+        self.config = config
+        self.environ = dict(os.environ if environ is None else environ)
+        self.clock = clock
+        self.masker = masker or Masker(config.secrets())
+        self.serve = serve
+        self.workspace = config.workspace
+        self.channels: dict[str, Channel] = {}
+        self.model: Model | None = None
+        self.server: Server | None = None
+        self.key: str | None = None
+        self.failed: dict[str, str] = {}
+        self._recovered = asyncio.Event()
+        self._lock: int | None = None
+        self._started = clock()
+
+    # -- start -----------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Bring everything up. Raises StartError, StoreError or ListenError; what was begun is taken down."""
+        try:
+            await self._start()
+        except BaseException:
+            await self.stop(grace=0)
+            raise
+
+    async def _start(self) -> None:
+        await asyncio.to_thread(self._prepare_workspace)
+        self.store = open_store(self.config.store, self.workspace, clock=self.clock)
+        await self.store.open()
+        self._build_agents_side()
+        self._build_channels()
+        self._build_bridge_side()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._resolve_model())
+            group.create_task(self.skills.refresh())
+            group.create_task(self.tools.start())
+        if self.serve:
+            await self._serve()
+        for name in list(self.channels):
+            await self._start_channel(name)
+        for reply in await self.store.pending_replies(list(self.channels)):
+            if reply.id.startswith("c"):  # a run's reply is taken up by its session
+                self.delivery.deliver(reply)
+        waiting = await self.sessions.recover()
+        if waiting:
+            log.info("going on with %d sessions of the last run", waiting)
+        self._recovered.set()
+        self.maintenance.start()
+        if self.server is not None:
+            self.server.ready(True)
+
+    def _prepare_workspace(self) -> None:
+        try:
+            self.workspace.mkdir(parents=True, exist_ok=True)
+            (self.workspace / "skills").mkdir(exist_ok=True)
+            if not self.serve:
+                return
+            self._lock = os.open(self.workspace / "causeway.lock", os.O_RDWR | os.O_CREAT, 0o600)
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise StartError(
+                f"Another bridge already works in {self.workspace}. Stop it, or give this one its own "
+                "workspace in config.yaml."
+            ) from error
+        except OSError as error:
+            raise StartError(
+                f"The workspace {self.workspace} cannot be used: {error.strerror}. Make it writable, or "
+                "choose another with workspace in config.yaml."
+            ) from error
+
+    def _build_agents_side(self) -> None:
+        config = self.config
+        self.mcp = McpHub(
+            self.workspace / config.mcp.file,
+            environ=self.environ,
+            log_dir=self.workspace / "logs",
+            cwd_default=self.workspace,
+            on_secret=self.masker.add,
+            start_timeout=config.mcp.start_timeout,
+        )
+        self.tools = ToolManager(config.tools, mcp=self.mcp, masker=self.masker)
+        self.skills = SkillManager(builtin_skills(), self.workspace / "skills", environ=lambda: self.environ)
+
+    def _build_channels(self) -> None:
+        for name, settings in self.config.channels.items():
+            cls = load(settings.type or name)
+            env = Env(self.store.channel_state(name), text, self.workspace / "channels" / name, self.clock)
+            self.channels[name] = cls(name, settings, env)
+
+    def _build_bridge_side(self) -> None:
+        sessions = self.config.sessions
+        self.access = Access(
+            self.config.access, frozenset(name for name, c in self.channels.items() if c.local)
+        )
+        self.delivery = Delivery(self.store, self.channels, clock=time.monotonic)
+        self.maintenance = Maintenance(
+            [
+                Chore("mcp", self._refresh_tools),
+                Chore("skills", self.skills.refresh),
+                Chore("store", self._forget, every=3600.0),
+            ]
+        )
+        self.sessions = Sessions(
+            self.store,
+            self.delivery,
+            self.channels,
+            self.access,
+            self._new_agent,
+            self.session_folder,
+            self.maintenance.trigger,
+            SessionLimits(idle=sessions.idle_seconds),
+        )
+        board = Board(
+            model=lambda: self.model.name if self.model else "?",
+            tools=self.tools,
+            skills=self.skills,
+            channels=self.channels,
+            mcp_file=str(self.config.mcp.file),
+            mcp_problems=lambda: self.mcp.problems,
+            messages=self._count_messages,
+            since=self._started,
+        )
+        self.router = Router(
+            self.store,
+            self.access,
+            Commands(board, self.sessions),
+            self.sessions,
+            self.delivery,
+            sessions.inbox_cap,
+        )
+
+    async def _resolve_model(self) -> None:
+        self.model = await resolve(self.config.model, self.environ)
+
+    async def _serve(self) -> None:
+        server = self.config.server
+        configured = server.key.get_secret_value() if server.key else None
+        self.key, _ = await asyncio.to_thread(load_key, self.workspace, server.host, configured)
+        if self.key:
+            self.masker.add(self.key)
+        guard = Guard(server.host, self.key, server.allowed_hosts)
+        self.server = Server(server.host, server.port, guard, self.channels)
+        await self.server.start()
+
+    async def _start_channel(self, name: str) -> None:
+        channel = self.channels[name]
+        try:
+            await channel.start(self.receive)
+        except ChannelError as error:
+            log.error("channel %s is off: %s", name, error)
+            self.failed[name] = str(error)
+            del self.channels[name]
+
+    # -- what the parts ask for --------------------------------------------------------------------------
+
+    async def receive(self, inbound: Inbound) -> None:
+        """Where channels deliver. Until what the last process left is taken up again, new messages wait here
+        (unacknowledged), so that nothing overtakes it."""
+        await self._recovered.wait()
+        await self.router.receive(inbound)
+
+    def session_folder(self, session: str) -> Path:
+        return self.workspace / "sessions" / session / "files"
+
+    def _new_agent(self, session: str, folder: Path) -> Agent:
+        assert self.model is not None
+        sessions = self.config.sessions
+        return Agent(
+            session,
+            folder,
+            model=self.model,
+            tools=self.tools,
+            skills=self.skills,
+            history=self.store.history,
+            settings=AgentSettings(
+                instructions=sessions.instructions,
+                max_steps=sessions.max_steps,
+                history_entries=sessions.history_messages,
+                max_attempts=self.config.model.max_attempts,
+                retry_budget=self.config.model.retry_budget,
+            ),
+            now=self.clock,
+        )
+
+    async def _refresh_tools(self) -> None:
+        await self.tools.refresh()
+        await self.mcp.settle(self.config.mcp.start_timeout)
+
+    async def _forget(self) -> None:
+        now = self.clock()
+        for _ in range(20):  # the rest is for the next pass: other writes go in between
+            if await self.store.forget_before(now - _SEEN_DAYS * _DAY, now - _REPLY_DAYS * _DAY) < 5000:
+                break
+
+    async def _count_messages(self, session: str) -> int:
+        entries = await self.store.history.load(session)
+        return sum(1 for e in entries if isinstance(e, User) or (isinstance(e, Assistant) and e.text))
+
+    @property
+    def url(self) -> str:
+        assert self.server is not None
+        host = self.server.host
+        if host in ("0.0.0.0", "::", ""):  # noqa: S104 (compared, not bound)
+            host = "127.0.0.1"
+        return f"http://{f'[{host}]' if ':' in host else host}:{self.server.port}"
+
+    # -- stop ------------------------------------------------------------------------------------------
+
+    async def stop(self, grace: float | None = None) -> None:
+        """Stop receiving, let runs end within `grace` seconds (default: configured) or park them, release."""
+        grace = self.config.sessions.grace_seconds if grace is None else grace
+        if self.server is not None:
+            self.server.ready(False)
+        if hasattr(self, "sessions"):
+            await self._each("pause")
+            await self.maintenance.stop()
+            await self.sessions.stop(grace)
+            await self.delivery.stop(min(grace, 5.0))
+            await self._each("stop")
+        if self.server is not None:
+            await self.server.stop()
+        if hasattr(self, "tools"):
+            await self.tools.stop()
+        if self.model is not None:
+            await self.model.close()
+        if hasattr(self, "store"):
+            await self.store.close()
+        if self._lock is not None:
+            with suppress(OSError):
+                os.close(self._lock)
+            self._lock = None
+
+    async def _each(self, what: str) -> None:
+        for name, channel in self.channels.items():
+            try:
+                async with asyncio.timeout(10):
+                    await getattr(channel, what)()
+            except Exception:
+                # One channel's fault must not keep the others from being stopped.
+                log.exception("channel %s: %s failed", name, what)

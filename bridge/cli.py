@@ -1,0 +1,222 @@
+"""The command line: `causeway run`, `chat`, `config check`, `mcp list`, `skills list`."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Callable, Coroutine, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bridge.config import Config, ConfigError, load_config
+
+if TYPE_CHECKING:
+    from bridge.app import App
+
+
+def _version() -> str:
+    try:
+        return version("causeway")
+    except PackageNotFoundError:
+        return "(not installed)"
+
+
+def parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser(prog="causeway", description="A bridge from chat platforms to LLM agents.")
+    top.add_argument("--version", action="version", version=f"causeway {_version()}")
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument("--config", type=Path, metavar="FILE", help="the configuration (default: "
+                        "./config.yaml, then ~/.causeway/config.yaml, then built-in defaults)")  # fmt: skip
+    commands = top.add_subparsers(dest="command", metavar="COMMAND")
+    run = commands.add_parser("run", parents=[common], help="start the bridge (the default)")
+    run.add_argument("--port", type=int, help="listen here instead of server: port (0: any free port)")
+    chat = commands.add_parser("chat", parents=[common], help="talk to the bot in this terminal")
+    chat.add_argument("--verbose", action="store_true", help="show the log too")
+    config = commands.add_parser("config", help="look at the configuration").add_subparsers(
+        dest="what", required=True, metavar="WHAT"
+    )
+    config.add_parser("check", parents=[common], help="say whether the configuration is right")
+    mcp = commands.add_parser("mcp", help="tool servers").add_subparsers(
+        dest="what", required=True, metavar="WHAT"
+    )
+    mcp.add_parser("list", parents=[common], help="start each server of mcp.json once and show its tools")
+    skills = commands.add_parser("skills", help="skills").add_subparsers(
+        dest="what", required=True, metavar="WHAT"
+    )
+    skills.add_parser("list", parents=[common], help="show the skills and what is wrong with them")
+    return top
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; the exit code is 0 for success, 1 for a fault that was explained, 2 for wrong usage."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if not arguments or (arguments[0].startswith("-") and arguments[0] not in ("-h", "--help", "--version")):
+        arguments.insert(0, "run")
+    options = parser().parse_args(arguments)
+    try:
+        config = load_config(options.config, os.environ)
+    except ConfigError as error:
+        print(error, file=sys.stderr)
+        return 1
+    actions: dict[str, Callable[[Config, argparse.Namespace], Coroutine[Any, Any, int]]] = {
+        "run": _run,
+        "chat": _chat,
+        "config": _config_check,
+        "mcp": _mcp_list,
+        "skills": _skills_list,
+    }
+    try:
+        return asyncio.run(actions[options.command](config, options))
+    except KeyboardInterrupt:
+        return 130
+
+
+def _set_up_logs(config: Config, level: str | None = None) -> Any:
+    from agent.tools.results import Masker
+    from bridge.log import set_up
+
+    masker = Masker(config.secrets())
+    set_up(level or config.log.level, config.log.format, masker)
+    return masker
+
+
+def _on_signal(wanted: asyncio.Event) -> None:
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, wanted.set)
+
+
+async def _run(config: Config, options: argparse.Namespace) -> int:
+    from bridge.app import App, StartError
+    from bridge.http import ListenError
+    from bridge.store.base import StoreError
+
+    masker = _set_up_logs(config)
+    if options.port is not None:
+        config.server.port = options.port
+    wanted = asyncio.Event()
+    _on_signal(wanted)
+    app = App(config, masker=masker)
+    try:
+        await app.start()
+    except (StartError, StoreError, ListenError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    print(_banner(app), flush=True)
+    await wanted.wait()
+    print("Stopping …", flush=True)
+    await app.stop()
+    return 0
+
+
+def _banner(app: App) -> str:
+    lines = [f"Causeway {_version()} is running."]
+    if any(channel.type == "web" for channel in app.channels.values()):
+        lines.append(f"  Chat       {app.url}/{f'?key={app.key}' if app.key else ''}")
+    if any(channel.type == "api" for channel in app.channels.values()):
+        lines.append(f"  API        {app.url}/v1")
+    others = [name for name, channel in app.channels.items() if channel.type not in ("web", "api")]
+    if others:
+        lines.append(f"  Channels   {', '.join(others)}")
+    lines += [f"  Off        {name}: {reason}" for name, reason in app.failed.items()]
+    model = app.model.name if app.model else "?"
+    if model == "demo":
+        model = "demo (no real model: set OPENAI_API_KEY or ANTHROPIC_API_KEY, or model: in config.yaml)"
+    lines.append(f"  Model      {model}")
+    lines.append(f"  Workspace  {app.workspace}")
+    lines.append("Ctrl-C stops it.")
+    return "\n".join(lines)
+
+
+async def _chat(config: Config, options: argparse.Namespace) -> int:
+    from channels.terminal.channel import TerminalChannel
+
+    from bridge.app import App, StartError
+    from bridge.store.base import StoreError
+
+    masker = _set_up_logs(config, None if options.verbose else "error")
+    settings = config.channels.get("terminal") or TerminalChannel.Config()
+    config.channels = {"terminal": settings}
+    app = App(config, masker=masker, serve=False)
+    wanted = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, wanted.set)
+    try:
+        await app.start()
+    except (StartError, StoreError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    terminal = app.channels["terminal"]
+    assert isinstance(terminal, TerminalChannel)
+    ends = [asyncio.create_task(wanted.wait()), asyncio.create_task(terminal.closed.wait())]
+    await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+    for end in ends:
+        end.cancel()
+    await app.stop()
+    return 0
+
+
+async def _config_check(config: Config, options: argparse.Namespace) -> int:
+    source = config.source or "built-in defaults (no config.yaml found)"
+    print(f"The configuration is right: {source}")
+    print(f"  workspace  {config.workspace}")
+    print(f"  channels   {', '.join(config.channels)}")
+    return 0
+
+
+async def _mcp_list(config: Config, options: argparse.Namespace) -> int:
+    from agent.tools.mcp.hub import McpHub
+
+    masker = _set_up_logs(config, "error")
+    path = config.workspace / config.mcp.file
+    hub = McpHub(
+        path,
+        environ=dict(os.environ),
+        log_dir=config.workspace / "logs",
+        cwd_default=config.workspace,
+        on_secret=masker.add,
+        start_timeout=config.mcp.start_timeout,
+    )
+    await hub.start(lambda: None)
+    try:
+        await hub.settle(config.mcp.start_timeout + 5)
+        if not hub.status and not hub.problems:
+            print(f"No servers. Add them in {path}, for example:")
+            print('  {"mcpServers": {"time": {"command": "uvx", "args": ["mcp-server-time"]}}}')
+        for server in hub.status:
+            reason = f": {server.reason}" if server.reason else ""
+            print(f"{server.name}  {server.state}, {server.tools} tools, {server.start_ms} ms{reason}")
+            for tool in hub.tools:
+                if tool.source == server.name:
+                    print(f"    {tool.name}")
+        for problem in hub.problems:
+            print(f"problem: {problem}")
+        return 1 if hub.problems or any(s.state == "failed" for s in hub.status) else 0
+    finally:
+        await hub.stop()
+
+
+async def _skills_list(config: Config, options: argparse.Namespace) -> int:
+    from agent.skills.manager import SkillManager
+
+    from bridge.paths import builtin_skills
+
+    manager = SkillManager(builtin_skills(), config.workspace / "skills", environ=lambda: dict(os.environ))
+    await manager.refresh()
+    skills = manager.current
+    for skill in skills.available:
+        print(f"{skill.name}  ({skill.source})  {skill.description[:100]}")
+    for skill, missing in skills.unavailable:
+        print(f"{skill.name}  ({skill.source})  not usable: {missing}")
+    for skill in skills.disabled:
+        print(f"{skill.name}  ({skill.source})  switched off")
+    for diagnostic in skills.diagnostics:
+        print(f"problem: {diagnostic}")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

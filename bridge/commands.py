@@ -1,0 +1,181 @@
+"""Slash commands. They never wait for a run; `/new` is the exception and goes through the inbox."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from agent.skills.manager import SkillManager
+from agent.tools.manager import ToolManager
+
+from agent.tools.base import Caller
+from bridge.texts import text
+from channels.base import Channel, Inbound
+
+if TYPE_CHECKING:
+    from bridge.sessions import Sessions
+
+#: In the order in which /help lists them. `/new` is run by the session, see `bridge.sessions`.
+NAMES = ("help", "new", "stop", "status", "tools", "mcp", "skills", "whoami")
+_ACTING = frozenset({"stop"})
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    name: str
+    argument: str
+
+    @property
+    def acts(self) -> bool:
+        """Whether running it changes something."""
+        return self.name in _ACTING
+
+
+def parse(message: str) -> Command | None:
+    """A known command (`/name` or `!name`, any case), else None: unknown `/words` go to the model."""
+    stripped = message.strip()
+    if not stripped or stripped[0] not in "/!":
+        return None
+    word, _, argument = stripped[1:].partition(" ")
+    name = word.strip().lower()
+    return Command(name, argument.strip()) if name in NAMES else None
+
+
+@dataclass(frozen=True, slots=True)
+class Board:
+    """What the commands report on."""
+
+    model: Callable[[], str]
+    tools: ToolManager
+    skills: SkillManager
+    channels: Mapping[str, Channel]
+    mcp_file: str
+    mcp_problems: Callable[[], tuple[str, ...]]
+    messages: Callable[[str], Awaitable[int]]
+    since: float
+
+
+class Commands:
+    def __init__(self, board: Board, sessions: Sessions) -> None:
+        self._board = board
+        self._sessions = sessions
+
+    async def run(self, command: Command, inbound: Inbound, session: str, language: str, admin: bool) -> str:
+        """The answer to a command, as Markdown."""
+        match command.name:
+            case "help":
+                lines = [f"- `/{name}`: {text(f'command.{name}', language)}" for name in NAMES]
+                return text("help", language, commands="\n".join(lines))
+            case "stop":
+                return await self._stop(session, language)
+            case "status":
+                return await self._status(session, language)
+            case "tools":
+                return self._tools(inbound, language, admin)
+            case "mcp":
+                return self._mcp(language, admin)
+            case "skills":
+                return self._skills(language, admin)
+            case "whoami":
+                return self._whoami(inbound, language, admin)
+            case _:
+                raise AssertionError(f"no such command: {command.name}")
+
+    async def _stop(self, session: str, language: str) -> str:
+        ended, dropped = await self._sessions.stop_run(session)
+        if dropped:
+            return text("stop.dropped", language, count=dropped)
+        return text("stop.done" if ended else "stop.idle", language)
+
+    async def _status(self, session: str, language: str) -> str:
+        board = self._board
+        servers = board.tools.mcp_status
+        ready = sum(1 for server in servers if server.state == "ready")
+        mcp = (
+            text("mcp.summary", language, ready=ready, all=len(servers))
+            if servers
+            else text("mcp.nothing", language)
+        )
+        lines = []
+        for name, channel in board.channels.items():
+            health = channel.health()
+            lines.append(name if health.ok else f"{name} ⚠ {health.reason}")
+        state = "status.busy" if self._sessions.busy(session) else "status.idle"
+        waiting = await self._sessions.store.waiting_count(session)
+        return text(
+            "status",
+            language,
+            model=board.model(),
+            messages=await board.messages(session),
+            waiting=max(waiting - 1, 0) if self._sessions.busy(session) else waiting,
+            state=text(state, language),
+            tools=len(board.tools.catalog),
+            mcp=mcp,
+            skills=len(board.skills.current.available),
+            channels=", ".join(lines),
+            since=time.strftime("%Y-%m-%d %H:%M", time.localtime(board.since)),
+        )
+
+    def _tools(self, inbound: Inbound, language: str, admin: bool) -> str:
+        sender, address = inbound.sender, inbound.address
+        caller = Caller(sender.id, sender.name, admin, address.channel, address.kind, sender.language)
+        tools = self._board.tools.offered(self._board.tools.catalog, caller)
+        lines = [f"- `{tool.name}`: {_sentence(tool.description)}" for tool in tools]
+        return "\n".join([text("tools.title", language), "", *lines])
+
+    def _mcp(self, language: str, admin: bool) -> str:
+        servers = self._board.tools.mcp_status
+        lines = [
+            text(
+                "mcp.line",
+                language,
+                name=server.name,
+                state=server.state,
+                tools=server.tools,
+                reason=f" ({server.reason})" if server.reason and admin else "",
+            )
+            for server in servers
+        ]
+        if not lines:
+            lines.append(text("mcp.none", language, file=self._board.mcp_file))
+        problems = self._board.mcp_problems()
+        if problems and admin:
+            lines += ["", text("mcp.problems", language), *(f"- {problem}" for problem in problems)]
+        return "\n".join(lines)
+
+    def _skills(self, language: str, admin: bool) -> str:
+        skills = self._board.skills.current
+        lines: list[str] = []
+        if skills.available:
+            lines += [text("skills.title", language), ""]
+            lines += [f"- **{skill.name}**: {_sentence(skill.description)}" for skill in skills.available]
+        else:
+            lines.append(text("skills.none", language))
+        if skills.unavailable:
+            lines += ["", text("skills.unavailable", language), ""]
+            lines += [f"- **{skill.name}**: {missing}" for skill, missing in skills.unavailable]
+        if skills.diagnostics and admin:
+            lines += ["", text("skills.problems", language), ""]
+            lines += [f"- {diagnostic}" for diagnostic in skills.diagnostics]
+        return "\n".join(lines)
+
+    def _whoami(self, inbound: Inbound, language: str, admin: bool) -> str:
+        return text(
+            "whoami",
+            language,
+            name=inbound.sender.name or inbound.sender.id,
+            id=inbound.sender.id,
+            channel=inbound.address.channel,
+            role=text("role.admin" if admin else "role.member", language),
+        )
+
+
+def _sentence(description: str, limit: int = 120) -> str:
+    line = " ".join(description.split())
+    for end in (". ", "。"):
+        head, found, _ = line.partition(end)
+        if found and len(head) < limit:
+            return head + end.strip()
+    return line if len(line) <= limit else f"{line[: limit - 1]}…"

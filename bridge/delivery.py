@@ -1,0 +1,336 @@
+"""What people see: a reply streamed where the channel streams, in chunks, each written down, resumable.
+
+A chunk is written down before its platform call (`intent`) and after it (`sent`, with the platform's message
+id). On channels that are idempotent the platform itself recognises a repeated chunk, so nothing is written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from agent.events import Event, TextDelta, TextReset, ToolFinished, ToolStarted
+from bridge.store.base import Store, StoredChunk, StoredReply
+from channels.base import (
+    Activity,
+    Address,
+    Channel,
+    Chunk,
+    Flooded,
+    Gone,
+    NotSent,
+    Outbound,
+    OutFile,
+    Rejected,
+    ReplyRef,
+    SendError,
+    Unknown,
+)
+
+log = logging.getLogger("causeway.delivery")
+
+#: A reply that the platform has not taken for so long is given up (seconds).
+GIVE_UP = 24 * 3600.0
+_LONGEST_PAUSE = 60.0
+_CALL_DEADLINE = 120.0
+_TYPING_DEADLINE = 5.0
+
+
+def ref_to_json(ref: ReplyRef) -> dict[str, Any]:
+    return asdict(ref)
+
+
+def ref_from_json(data: Mapping[str, Any]) -> ReplyRef:
+    return ReplyRef(**{**data, "address": Address(**data["address"])})
+
+
+def body_to_json(outbound: Outbound) -> dict[str, Any]:
+    return {"v": 1, **asdict(outbound)}
+
+
+def body_from_json(data: Mapping[str, Any]) -> Outbound:
+    return Outbound(data.get("text", ""), tuple(OutFile(**file) for file in data.get("files", ())))
+
+
+@dataclass(slots=True)
+class _Shown:
+    """A chunk that the chat already has. `message_id` is empty when the platform never told it."""
+
+    message_id: str
+    chunk: Chunk | None
+    final: bool
+
+
+class Delivery:
+    """Delivers replies through channels and keeps the outbox true."""
+
+    def __init__(
+        self,
+        store: Store,
+        channels: Mapping[str, Channel],
+        *,
+        clock: Callable[[], float],
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+    ) -> None:
+        self.store = store
+        self.channels = channels
+        self.clock = clock
+        self.sleep = sleep
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def open(self, ref: ReplyRef, session: str, stored: StoredReply | None = None) -> LiveReply:
+        """A reply that a run is about to write; `stored` is what an earlier process left of it."""
+        return LiveReply(self, self.channels[ref.address.channel], ref, session, stored)
+
+    def command_reply(self, ref: ReplyRef, session: str, outbound: Outbound) -> StoredReply:
+        """A whole reply as the outbox keeps it (state `complete`)."""
+        return StoredReply(ref.id, session, ref_to_json(ref), body_to_json(outbound), "complete")
+
+    def deliver(self, reply: StoredReply) -> None:
+        """Deliver a whole reply that is already in the outbox, in a task of ours."""
+        task = asyncio.create_task(self._deliver(reply), name=f"deliver {reply.id}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _deliver(self, reply: StoredReply) -> None:
+        live = self.open(ref_from_json(reply.ref), reply.session, reply)
+        try:
+            await live.finish(body_from_json(reply.body), ())
+        except Exception:
+            # The task's owner only waits for its end; the outbox still has the reply for the next start.
+            log.exception("reply %s could not be delivered now", reply.id)
+
+    async def stop(self, grace: float) -> None:
+        """Wait for deliveries under way, at most `grace` seconds; what is left stays in the outbox."""
+        if self._tasks:
+            _, late = await asyncio.wait(set(self._tasks), timeout=grace)
+            for task in late:
+                task.cancel()
+            if late:
+                await asyncio.wait(late)
+
+
+class LiveReply:
+    """One reply on its way. `emit` takes the agent's events; `finish` shows the rest and settles it."""
+
+    def __init__(
+        self, delivery: Delivery, channel: Channel, ref: ReplyRef, session: str, stored: StoredReply | None
+    ) -> None:
+        self._delivery = delivery
+        self._channel = channel
+        self._ref = ref
+        self._session = session
+        self._recorded = not channel.limits.idempotent
+        self._open = stored is not None
+        self._complete = stored is not None and stored.state == "complete"
+        self._shown: dict[int, _Shown] = {}
+        for chunk in stored.chunks if stored else ():
+            if chunk.state == "sent":
+                self._shown[chunk.n] = _Shown(chunk.message_id, None, final=False)
+            elif chunk.state in ("unknown", "rejected"):
+                self._shown[chunk.n] = _Shown("", None, final=True)
+        self.text = ""
+        self._dirty = asyncio.Event()
+        self._ending = asyncio.Event()
+        self._not_before = 0.0
+        self._tasks: list[asyncio.Task[None]] = []
+
+    # -- while the run works ---------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to show signs of life. Every `start` is followed by `finish` or `park`."""
+        if self._channel.limits.streams:
+            self._tasks.append(asyncio.create_task(self._pump(), name=f"stream {self._ref.id}"))
+        if self._channel.limits.typing_interval > 0:
+            self._tasks.append(asyncio.create_task(self._type(), name=f"typing {self._ref.id}"))
+
+    def emit(self, event: Event) -> None:
+        if isinstance(event, TextDelta):
+            self.text += event.text
+            self._dirty.set()
+        elif isinstance(event, TextReset):
+            self.text = self.text[: event.keep]
+            self._dirty.set()
+        elif isinstance(event, ToolStarted):
+            self._channel.activity(self._ref, Activity(event.call, event.name, "running", event.preview))
+        elif isinstance(event, ToolFinished):
+            state = "done" if event.ok else "failed"
+            self._channel.activity(self._ref, Activity(event.call, event.name, state, event.preview))
+
+    async def _type(self) -> None:
+        while not self._ending.is_set():
+            try:
+                async with asyncio.timeout(_TYPING_DEADLINE):
+                    await self._channel.typing(self._ref)
+            except (SendError, TimeoutError) as error:
+                log.debug("typing sign not shown: %s", error)
+            await asyncio.sleep(self._channel.limits.typing_interval)
+
+    async def _pump(self) -> None:
+        """Show growing text, the newest state only, no faster than the channel allows."""
+        clock, interval = self._delivery.clock, self._channel.limits.update_interval
+        while not self._ending.is_set():
+            await self._dirty.wait()
+            pause = self._not_before - clock()
+            if pause > 0 and not self._ending.is_set():
+                await self._pause(pause)
+            self._dirty.clear()
+            if self._ending.is_set() or not self.text.strip():
+                continue
+            self._not_before = clock() + interval
+            try:
+                await self._show(Outbound(self.text), final=False)
+            except Flooded as error:
+                self._not_before = clock() + error.retry_after
+            except SendError as error:
+                # The text is still complete in memory: the final delivery shows it, with retries.
+                log.info("a streamed update was not shown: %s", error)
+                self._not_before = clock() + max(interval, 5.0)
+
+    async def _pause(self, seconds: float) -> None:
+        """Wait, but no longer than until the reply is to be finished."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._ending.wait()
+        except TimeoutError:
+            return  # the pause is over
+
+    async def _quiet(self) -> None:
+        """End the helpers; a platform call under way is not cut off, since its outcome would be unknown."""
+        self._ending.set()
+        self._dirty.set()
+        for task in self._tasks:
+            if (task.get_name() or "").startswith("typing"):
+                task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=_CALL_DEADLINE)
+        for task in self._tasks:
+            if not task.cancelled() and task.done() and (error := task.exception()) is not None:
+                log.error("showing a reply failed", exc_info=error)
+        self._tasks.clear()
+
+    async def park(self) -> None:
+        """Stop showing; the run will go on in a later process."""
+        await self._quiet()
+
+    # -- the end ---------------------------------------------------------------------------------------
+
+    async def finish(self, outbound: Outbound, seqs: Sequence[int]) -> bool:
+        """Show the whole reply and settle it together with the inbox messages it answers.
+
+        Waits and tries again while the platform does not take it, up to `GIVE_UP`. Returns whether it was
+        delivered; when cancelled, the outbox keeps it for the next start.
+        """
+        await self._quiet()
+        if self._recorded and not self._complete:
+            await self._delivery.store.complete_reply(
+                StoredReply(
+                    self._ref.id, self._session, ref_to_json(self._ref), body_to_json(outbound), "complete"
+                )
+            )
+            self._open = True
+        delivered = await self._deliver(outbound)
+        await self._delivery.store.settle_reply(self._ref.id, "delivered" if delivered else "failed", seqs)
+        try:
+            async with asyncio.timeout(_CALL_DEADLINE):
+                await self._channel.end(self._ref)
+        except (SendError, TimeoutError) as error:
+            log.warning("reply %s is shown, but its end was not: %s", self._ref.id, error)
+        return delivered
+
+    async def _deliver(self, outbound: Outbound) -> bool:
+        began, pause = self._delivery.clock(), 1.0
+        while True:
+            try:
+                await self._show(outbound, final=True)
+            except Gone as error:
+                log.warning("reply %s given up: the chat is gone: %s", self._ref.id, error)
+                return False
+            except NotSent as error:
+                if self._delivery.clock() - began > GIVE_UP:
+                    log.error("reply %s given up after a day: %s", self._ref.id, error)
+                    return False
+                wait = pause * (0.75 + random.random() / 2)
+                if isinstance(error, Flooded):
+                    wait = error.retry_after
+                else:
+                    pause = min(pause * 2, _LONGEST_PAUSE)
+                log.info("reply %s: not taken yet (%s), again in %.0f s", self._ref.id, error, wait)
+                await self._delivery.sleep(wait)
+            else:
+                return True
+
+    async def _show(self, outbound: Outbound, *, final: bool) -> None:
+        """Bring the chat to `outbound`: post what is new, edit what changed.
+
+        Raises NotSent or Gone, and while the reply is still growing any SendError.
+        """
+        chunks = self._channel.render(outbound)
+        for n, chunk in enumerate(chunks):
+            done = final or n < len(chunks) - 1
+            shown = self._shown.get(n)
+            try:
+                if shown is None or (not shown.message_id and not shown.final):
+                    await self._post(n, chunk, done)
+                elif shown.message_id and (shown.chunk != chunk or shown.final != done):
+                    await self._edit(n, shown, chunk, done)
+            except Rejected as error:
+                if not final:
+                    raise
+                log.error("chunk %d of reply %s was refused for good: %s", n, self._ref.id, error)
+                self._shown[n] = _Shown("", chunk, final=True)
+                await self._record(StoredChunk(n, "rejected"))
+        if final:
+            for n in sorted(self._shown):
+                if n >= len(chunks) and self._shown[n].message_id:
+                    await self._retract(n, self._shown[n])
+
+    async def _post(self, n: int, chunk: Chunk, final: bool) -> None:
+        await self._record(StoredChunk(n, "intent"))
+        try:
+            async with asyncio.timeout(_CALL_DEADLINE):
+                message_id = await self._channel.post(self._ref, n, chunk, final=final)
+        except (Unknown, TimeoutError) as error:
+            # It may have arrived. A whole chunk is not repeated; one that was still growing is posted
+            # anew when it is whole, since half an answer is worse than a doubled beginning.
+            log.warning("chunk %d of reply %s may or may not have arrived: %s", n, self._ref.id, error)
+            self._shown[n] = _Shown("", chunk, final=final)
+            await self._record(StoredChunk(n, "unknown" if final else "intent"))
+            return
+        self._shown[n] = _Shown(message_id, chunk, final)
+        await self._record(StoredChunk(n, "sent", message_id))
+
+    async def _edit(self, n: int, shown: _Shown, chunk: Chunk, final: bool) -> None:
+        """Edits repeat without harm, so they are not written down, and an unknown outcome is tried again."""
+        try:
+            async with asyncio.timeout(_CALL_DEADLINE):
+                await self._channel.edit(self._ref, n, shown.message_id, chunk, final=final)
+        except (Unknown, TimeoutError) as error:
+            raise NotSent(f"an edit's outcome is unknown: {error}") from error
+        shown.chunk, shown.final = chunk, final
+
+    async def _retract(self, n: int, shown: _Shown) -> None:
+        """A streamed chunk that the final text no longer has (its step was tried again) is blanked."""
+        blank = Chunk("…")
+        if shown.chunk == blank:
+            return
+        try:
+            await self._edit(n, shown, blank, True)
+        except Rejected as error:
+            log.warning("chunk %d of reply %s could not be taken back: %s", n, self._ref.id, error)
+            shown.chunk = blank
+
+    async def _record(self, chunk: StoredChunk) -> None:
+        if not self._recorded:
+            return
+        store = self._delivery.store
+        if not self._open:
+            await store.open_reply(
+                StoredReply(self._ref.id, self._session, ref_to_json(self._ref), {}, "open")
+            )
+            self._open = True
+        await store.put_chunk(self._ref.id, chunk)

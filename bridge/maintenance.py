@@ -1,0 +1,87 @@
+"""Upkeep after each reply: MCP hot reload, then skill refresh. Coalesced, and never on anybody's way."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+log = logging.getLogger("causeway.maintenance")
+
+
+@dataclass(frozen=True, slots=True)
+class Chore:
+    """One piece of upkeep. `every`: least seconds between two runs of it (0: on each pass)."""
+
+    name: str
+    run: Callable[[], Awaitable[object]]
+    every: float = 0.0
+
+
+class Maintenance:
+    """Runs the chores one after the other: at most one pass runs and one waits, however many replies go out.
+
+    An idle bridge runs a pass every `idle_interval` seconds, so that edits are followed without a message.
+    """
+
+    def __init__(self, chores: Sequence[Chore], *, idle_interval: float = 15.0) -> None:
+        self._chores = chores
+        self._idle_interval = idle_interval
+        self._wanted = asyncio.Event()
+        self._last: dict[str, float] = {}
+        self._passes = 0
+        self._done = asyncio.Condition()
+        self._task: asyncio.Task[None] | None = None
+
+    def trigger(self) -> None:
+        """Ask for a pass. Returns at once."""
+        self._wanted.set()
+
+    @property
+    def passes(self) -> int:
+        """How many passes have ended."""
+        return self._passes
+
+    async def settled(self) -> None:
+        """Wait until a pass that begins after this call has ended."""
+        target = self._passes + 2 if self._running else self._passes + 1
+        self.trigger()
+        async with self._done:
+            await self._done.wait_for(lambda: self._passes >= target)
+
+    _running = False
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._loop(), name="maintenance")
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task})
+            self._task = None
+
+    async def _loop(self) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(self._idle_interval):
+                    await self._wanted.wait()
+            except TimeoutError:
+                pass  # the slow timer: an idle bridge follows edits too
+            self._wanted.clear()
+            self._running = True
+            for chore in self._chores:
+                now = time.monotonic()
+                if chore.every and now - self._last.get(chore.name, -chore.every) < chore.every:
+                    continue
+                self._last[chore.name] = now
+                try:
+                    await chore.run()
+                except Exception:
+                    # One chore's fault must not keep the others, or the next pass, from running.
+                    log.exception("maintenance: %s failed", chore.name)
+            self._running = False
+            self._passes += 1
+            async with self._done:
+                self._done.notify_all()

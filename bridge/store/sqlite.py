@@ -1,0 +1,370 @@
+"""The store in one SQLite file: a write-ahead log, one thread that writes, one that reads."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from agent.history import Entry, HistoryStore, entry_from_json, entry_to_json
+from bridge.store.base import ChunkState, ReplyState, StoredChunk, StoredReply, StoreError, Waiting
+from bridge.store.sqlite_schema import Synchronous, connect, migrate
+from bridge.store.sqlite_thread import SqliteThread, SqliteWriter
+from channels.base import ChannelState, Inbound, Json, LogEntry
+
+_BUSY_SECONDS = 1.0  # one try; the threads try again
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
+class SqliteStore:
+    """Implements `bridge.store.base.Store`.
+
+    `synchronous`: "normal" survives the death of the process at any moment (a power failure may take back
+    the last commits, but never damages the file); "full" also survives a power failure and costs one disk
+    flush a group of writes. `clock` gives Unix seconds. A database that another program keeps locked for
+    `busy_limit` seconds fails the write with StoreError; until then the callers wait.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        clock: Callable[[], float] = time.time,
+        synchronous: Synchronous = "normal",
+        busy_limit: float = 120.0,
+    ) -> None:
+        self.path = path
+        self._clock = clock
+        self._synchronous = synchronous
+        self._writer = SqliteWriter("store-writer", path, self._open_writer, busy_limit=busy_limit)
+        self._reader = SqliteThread("store-reader", path, self._open_reader, busy_limit=busy_limit)
+        self._history = SqliteHistory(self._writer, self._reader)
+
+    @property
+    def history(self) -> HistoryStore:
+        return self._history
+
+    async def open(self) -> None:
+        await self._writer.start()
+        try:
+            await self._reader.start()
+        except BaseException:
+            await self._writer.stop()
+            raise
+
+    async def close(self) -> None:
+        # The writer last: it is then the only connection, and folds the write-ahead log into the file.
+        await self._reader.stop()
+        await self._writer.stop()
+
+    def _open_writer(self) -> sqlite3.Connection:
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            # Made here and not by SQLite, so that only the bridge's user can read people's messages.
+            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))
+        except OSError as error:
+            raise StoreError(
+                f"The database {self.path} cannot be created or written: {error.strerror}. "
+                "Give the bridge's user the right to write there, or set store.url to another place."
+            ) from None
+        connection = connect(self.path, self._synchronous, _BUSY_SECONDS)
+        try:
+            migrate(connection, self.path)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _open_reader(self) -> sqlite3.Connection:
+        connection = connect(self.path, self._synchronous, _BUSY_SECONDS)
+        connection.execute("PRAGMA query_only = ON")
+        return connection
+
+    # -- inbox ---------------------------------------------------------------------------------------
+
+    async def accept(self, inbound: Inbound, session: str, cap: int) -> Literal["accepted", "seen", "full"]:
+        address, mark = inbound.address, self._mark(inbound)
+        row = (session, address.channel, _encode(inbound.to_json()), session, cap, cap)
+
+        def work(db: sqlite3.Connection) -> Literal["accepted", "seen", "full"]:
+            if not db.execute(_MARK, mark).rowcount:
+                return "seen"
+            return "accepted" if db.execute(_ACCEPT, row).rowcount else "full"
+
+        return await self._writer.run(work)
+
+    async def mark_seen(self, inbound: Inbound, reply: StoredReply | None = None) -> bool:
+        mark, rows = self._mark(inbound), _Rows(reply) if reply else None
+
+        def work(db: sqlite3.Connection) -> bool:
+            if not db.execute(_MARK, mark).rowcount:
+                return False
+            if rows:
+                rows.insert(db)
+            return True
+
+        return await self._writer.run(work)
+
+    def _mark(self, inbound: Inbound) -> tuple[str, str, str, float]:
+        address = inbound.address
+        return (address.channel, address.chat, inbound.id, self._clock())
+
+    async def next(self, session: str, limit: int = 1) -> list[Waiting]:
+        def work(db: sqlite3.Connection) -> list[Waiting]:
+            rows = db.execute(
+                "SELECT seq, run, inbound FROM inbox WHERE session = ? ORDER BY seq LIMIT ?", (session, limit)
+            )
+            return [Waiting(seq, session, _inbound(text, seq), run) for seq, run, text in rows]
+
+        return await self._reader.run(work)
+
+    async def take(self, seqs: Sequence[int], run: str) -> None:
+        rows = [(run, seq) for seq in seqs]
+        await self._write_many("UPDATE inbox SET run = ? WHERE seq = ?", rows)
+
+    async def drop(self, seqs: Sequence[int]) -> None:
+        await self._write_many(_DROP, [(seq,) for seq in seqs])
+
+    async def waiting_sessions(self, channels: Sequence[str]) -> list[str]:
+        def work(db: sqlite3.Connection) -> list[str]:
+            rows = db.execute(
+                "SELECT session FROM inbox INDEXED BY inbox_session "
+                "WHERE channel IN (SELECT value FROM json_each(?)) GROUP BY session ORDER BY min(seq)",
+                (_encode(list(channels)),),
+            )
+            return [session for (session,) in rows]
+
+        return await self._reader.run(work)
+
+    async def waiting_count(self, session: str) -> int:
+        def work(db: sqlite3.Connection) -> int:
+            row = db.execute("SELECT count(*) FROM inbox WHERE session = ?", (session,)).fetchone()
+            return int(row[0])
+
+        return await self._reader.run(work)
+
+    # -- outbox --------------------------------------------------------------------------------------
+
+    async def open_reply(self, reply: StoredReply) -> None:
+        await self._writer.run(_Rows(reply).insert)
+
+    async def reply(self, id: str) -> StoredReply | None:
+        def work(db: sqlite3.Connection) -> StoredReply | None:
+            replies = _replies(db.execute(_REPLY, (id,)))
+            return replies[0] if replies else None
+
+        return await self._reader.run(work)
+
+    async def complete_reply(self, reply: StoredReply) -> None:
+        rows = _Rows(reply, "complete")
+
+        def work(db: sqlite3.Connection) -> None:
+            if not db.execute(_COMPLETE, (rows.ref, rows.body, reply.id)).rowcount:
+                rows.insert(db)  # does nothing to one that has ended: it must not go out again
+
+        await self._writer.run(work)
+
+    async def put_chunk(self, reply: str, chunk: StoredChunk) -> None:
+        """Raises ValueError when there is no such reply."""
+
+        def work(db: sqlite3.Connection) -> None:
+            if not db.execute(_CHUNK, (chunk.n, chunk.state, chunk.message_id, reply)).rowcount:
+                raise ValueError(f"chunk {chunk.n} belongs to no known reply: {reply!r}")
+
+        await self._writer.run(work)
+
+    async def settle_reply(self, id: str, state: Literal["delivered", "failed"], seqs: Sequence[int]) -> None:
+        """A reply that has ended keeps the end it had."""
+        ended, rows = self._clock(), [(seq,) for seq in seqs]
+
+        def work(db: sqlite3.Connection) -> None:
+            db.execute(_SETTLE, (state, ended, id))
+            db.executemany(_DROP, rows)
+
+        await self._writer.run(work)
+
+    async def pending_replies(self, channels: Sequence[str]) -> list[StoredReply]:
+        def work(db: sqlite3.Connection) -> list[StoredReply]:
+            rows = db.execute(_PENDING, (_encode(list(channels)),))
+            return _replies(rows)
+
+        return await self._reader.run(work)
+
+    # -- notes ---------------------------------------------------------------------------------------
+
+    async def get_setting(self, scope: str, key: str) -> Json:
+        return await _get(self._reader, "SELECT value FROM setting WHERE scope = ? AND key = ?", scope, key)
+
+    async def put_setting(self, scope: str, key: str, value: Json) -> None:
+        await self._write_many(_SETTING, [(scope, key, _encode(value))])
+
+    def channel_state(self, channel: str) -> ChannelState:
+        return SqliteChannelState(self._writer, self._reader, channel)
+
+    async def forget_before(self, seen: float, replies: float, limit: int = 5000) -> int:
+        def work(db: sqlite3.Connection) -> int:
+            marks = db.execute(_FORGET_SEEN, (limit, seen)).rowcount
+            ended = [
+                row
+                for (row,) in db.execute(
+                    "SELECT seq FROM outbox WHERE ended < ? ORDER BY ended LIMIT ?", (replies, limit - marks)
+                )
+            ]
+            db.executemany("DELETE FROM chunk WHERE reply = ?", [(row,) for row in ended])
+            db.executemany("DELETE FROM outbox WHERE seq = ?", [(row,) for row in ended])
+            return marks + len(ended)
+
+        return await self._writer.run(work)
+
+    async def _write_many(self, statement: str, rows: list[tuple[Any, ...]]) -> None:
+        if rows:
+            await self._writer.run(lambda db: db.executemany(statement, rows) and None)
+
+
+class SqliteHistory:
+    """Implements `agent.history.HistoryStore`."""
+
+    def __init__(self, writer: SqliteThread, reader: SqliteThread) -> None:
+        self._writer = writer
+        self._reader = reader
+
+    async def load(self, session: str) -> list[Entry]:
+        def work(db: sqlite3.Connection) -> list[Entry]:
+            rows = db.execute("SELECT entry FROM history WHERE session = ? ORDER BY seq", (session,))
+            try:
+                return [entry_from_json(json.loads(text)) for (text,) in rows]
+            except (ValueError, KeyError, TypeError) as error:
+                raise StoreError(
+                    f"The stored history of session {session} cannot be read ({error}). "
+                    "Start that conversation anew with /new, or restore a backup of the database."
+                ) from None
+
+        return await self._reader.run(work)
+
+    async def append(self, session: str, entries: Sequence[Entry]) -> None:
+        rows = [(session, session, _encode(entry_to_json(entry))) for entry in entries]
+        if rows:
+            await self._writer.run(lambda db: db.executemany(_APPEND, rows) and None)
+
+    async def clear(self, session: str) -> None:
+        await self._writer.run(
+            lambda db: db.execute("DELETE FROM history WHERE session = ?", (session,)) and None
+        )
+
+
+class SqliteChannelState:
+    """Implements `channels.base.ChannelState` for one channel instance."""
+
+    def __init__(self, writer: SqliteThread, reader: SqliteThread, channel: str) -> None:
+        self._writer = writer
+        self._reader = reader
+        self._channel = channel
+
+    async def get(self, key: str) -> Json:
+        statement = "SELECT value FROM channel_note WHERE channel = ? AND key = ?"
+        return await _get(self._reader, statement, self._channel, key)
+
+    async def put(self, key: str, value: Json) -> None:
+        row = (self._channel, key, _encode(value))
+        await self._writer.run(
+            lambda db: db.execute("REPLACE INTO channel_note VALUES (?, ?, ?)", row) and None
+        )
+
+    async def append(self, log: str, entry: str, value: dict[str, Any]) -> int:
+        row = (self._channel, log, entry, _encode(value))
+
+        def work(db: sqlite3.Connection) -> int:
+            # The old row goes and a new one comes, with a number higher than any before.
+            seq = db.execute("REPLACE INTO channel_log (channel, log, id, value) VALUES (?, ?, ?, ?)", row)
+            return seq.lastrowid or 0
+
+        return await self._writer.run(work)
+
+    async def read(self, log: str, after: int = 0, limit: int = 500) -> list[LogEntry]:
+        def work(db: sqlite3.Connection) -> list[LogEntry]:
+            rows = db.execute(
+                "SELECT seq, id, value FROM channel_log WHERE channel = ? AND log = ? AND seq > ? "
+                "ORDER BY seq DESC LIMIT ?",
+                (self._channel, log, after, limit),
+            ).fetchall()
+            return [LogEntry(seq, id, json.loads(value)) for seq, id, value in reversed(rows)]
+
+        return await self._reader.run(work)
+
+
+_MARK = "INSERT INTO seen (channel, chat, message, at) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING"
+_ACCEPT = """INSERT INTO inbox (session, channel, inbound) SELECT ?, ?, ?
+    WHERE (SELECT count(*) FROM (SELECT 1 FROM inbox WHERE session = ? LIMIT ?)) < ?"""
+_DROP = "DELETE FROM inbox WHERE seq = ?"
+_OPEN = """INSERT INTO outbox (id, session, channel, state, ref, body, ended) VALUES (?, ?, ?, ?, ?, ?, NULL)
+    ON CONFLICT (id) DO NOTHING"""
+_COMPLETE = """UPDATE outbox SET state = 'complete', ref = ?, body = ?
+    WHERE id = ? AND state IN ('open', 'complete')"""
+_SETTLE = (
+    """UPDATE outbox SET state = iif(ended IS NULL, ?, state), ended = coalesce(ended, ?) WHERE id = ?"""
+)
+_CHUNK = "REPLACE INTO chunk (reply, n, state, message) SELECT seq, ?, ?, ? FROM outbox WHERE id = ?"
+_SETTING = "REPLACE INTO setting (scope, key, value) VALUES (?, ?, ?)"
+_NOTE = "REPLACE INTO channel_note (channel, key, value) VALUES (?, ?, ?)"
+_REPLIES = """SELECT o.id, o.session, o.ref, o.body, o.state, c.n, c.state, c.message
+    FROM outbox o LEFT JOIN chunk c ON c.reply = o.seq """
+_REPLY = _REPLIES + "WHERE o.id = ? ORDER BY c.n"
+_PENDING = f"""{_REPLIES} WHERE o.state = 'complete'
+    AND o.channel IN (SELECT value FROM json_each(?)) ORDER BY o.seq, c.n"""  # noqa: S608 - all constants
+_FORGET_SEEN = """DELETE FROM seen
+    WHERE row IN (SELECT row FROM seen ORDER BY row LIMIT ?) AND at < ?"""
+_APPEND = """INSERT INTO history (session, seq, entry)
+    VALUES (?, 1 + coalesce((SELECT max(seq) FROM history WHERE session = ?), 0), ?)"""
+
+
+class _Rows:
+    """A reply as it stands in the tables."""
+
+    __slots__ = ("body", "chunks", "ref", "values")
+
+    def __init__(self, reply: StoredReply, state: ReplyState | None = None) -> None:
+        self.ref, self.body = _encode(reply.ref), _encode(reply.body)
+        channel = reply.ref["address"]["channel"]
+        self.values = (reply.id, reply.session, channel, state or reply.state, self.ref, self.body)
+        self.chunks = [(chunk.n, chunk.state, chunk.message_id, reply.id) for chunk in reply.chunks]
+
+    def insert(self, db: sqlite3.Connection) -> None:
+        if db.execute(_OPEN, self.values).rowcount and self.chunks:
+            db.executemany(_CHUNK, self.chunks)
+
+
+def _replies(
+    rows: Iterable[tuple[str, str, str, str, ReplyState, int, ChunkState, str]],
+) -> list[StoredReply]:
+    """Gather rows of `_REPLIES`, one a chunk, into replies; `n` is None for a reply without chunks."""
+    found: dict[str, StoredReply] = {}
+    chunks: dict[str, list[StoredChunk]] = {}
+    for id, session, ref, body, state, n, chunk_state, message in rows:
+        if id not in found:
+            found[id] = StoredReply(id, session, json.loads(ref), json.loads(body), state)
+            chunks[id] = []
+        if n is not None:
+            chunks[id].append(StoredChunk(n, chunk_state, message))
+    return [StoredReply(r.id, r.session, r.ref, r.body, r.state, tuple(chunks[r.id])) for r in found.values()]
+
+
+def _inbound(text: str, seq: int) -> Inbound:
+    try:
+        return Inbound.from_json(json.loads(text))
+    except (ValueError, KeyError, TypeError) as error:
+        raise StoreError(
+            f"The stored message {seq} cannot be read ({error}). Stop the bridge and restore a backup, or "
+            f"take the row with that seq out of the table inbox."
+        ) from None
+
+
+async def _get(reader: SqliteThread, statement: str, *key: str) -> Json:
+    def work(db: sqlite3.Connection) -> Json:
+        row = db.execute(statement, key).fetchone()
+        return None if row is None else json.loads(row[0])
+
+    return await reader.run(work)

@@ -1,0 +1,155 @@
+"""The one catalogue of texts that people read, in English and Chinese."""
+
+from __future__ import annotations
+
+_TEXTS: dict[str, tuple[str, str]] = {
+    # -- access
+    "access.denied": (
+        "I do not know you yet, so I cannot answer here. Your id is {id}. Ask the person who runs this bot to add it "
+        "under access: {channel}: allow in config.yaml.",
+        "我还不认识你,暂时不能在这里回答。你的 ID 是 {id}。请让管理员把它加入 config.yaml 的 access: {channel}: allow。",
+    ),
+    # -- commands
+    "help": (
+        "Write to me in plain words. Commands:\n\n{commands}",
+        "直接用平常的话跟我说就行。命令:\n\n{commands}",
+    ),
+    "command.help": ("what I understand", "查看可用命令"),
+    "command.new": ("start afresh: forget this conversation", "重新开始,忘掉当前对话"),
+    "command.stop": ("stop what I am doing", "停止当前任务"),
+    "command.status": ("how things stand", "查看运行状态"),
+    "command.mcp": ("tool servers and their state", "查看 MCP 服务器状态"),
+    "command.tools": ("tools I can use", "查看可用工具"),
+    "command.skills": ("skills I have", "查看技能"),
+    "command.whoami": ("your id and rights here", "查看你的 ID 和权限"),
+    "new.done": ("Done. This is a new conversation.", "好的,已开始新的对话。"),
+    "stop.done": ("Stopped.", "已停止。"),
+    "stop.dropped": (
+        "Stopped. {count} waiting message(s) of this conversation were dropped; send them again if you still want an answer.",
+        "已停止。这个对话里还有 {count} 条排队的消息也被取消了;需要的话请重新发送。",
+    ),
+    "stop.idle": ("There is nothing to stop.", "当前没有正在进行的任务。"),
+    "stopped.note": ("_(stopped)_", "_(已停止)_"),
+    "status": (
+        "**Model:** {model}\n**Conversation:** {messages} messages, {waiting} waiting, {state}\n"
+        "**Tools:** {tools} ({mcp})\n**Skills:** {skills} available\n**Channels:** {channels}\n**Up since:** {since}",
+        "**模型:** {model}\n**对话:** {messages} 条消息,{waiting} 条排队,{state}\n"
+        "**工具:** {tools} 个({mcp})\n**技能:** {skills} 个可用\n**渠道:** {channels}\n**启动时间:** {since}",
+    ),
+    "status.busy": ("working", "正在处理"),
+    "status.idle": ("idle", "空闲"),
+    "mcp.none": (
+        "No tool servers are set up. An admin adds them in {file}.",
+        "还没有配置 MCP 服务器。管理员可以在 {file} 里添加。",
+    ),
+    "mcp.line": (
+        "- **{name}**: {state}, {tools} tools{reason}",
+        "- **{name}**:{state},{tools} 个工具{reason}",
+    ),
+    "mcp.summary": ("{ready} of {all} servers ready", "{ready}/{all} 个服务器就绪"),
+    "mcp.nothing": ("no servers", "无服务器"),
+    "mcp.problems": ("Problems:", "问题:"),
+    "tools.title": ("I can use these tools:", "我可以使用这些工具:"),
+    "skills.title": ("I have these skills:", "我有这些技能:"),
+    "skills.none": ("No skills are available.", "没有可用的技能。"),
+    "skills.unavailable": ("Installed, but something is missing:", "已安装,但缺少依赖:"),
+    "skills.problems": ("Not loaded:", "未能加载:"),
+    "whoami": (
+        "You are {name} (id `{id}`) on {channel}. Rights here: {role}.",
+        "你是 {name}(ID `{id}`),渠道 {channel}。权限:{role}。",
+    ),
+    "role.admin": ("admin", "管理员"),
+    "role.member": ("member", "成员"),
+    "role.none": ("none: an admin has to allow your id first", "无:需要管理员先允许你的 ID"),
+    # -- a full inbox
+    "inbox.full": (
+        "I still have {cap} messages of this conversation to answer, so I did not take this one. Send it again in a while.",
+        "这个对话还有 {cap} 条消息没有处理完,这一条没有收下。请稍后再发。",
+    ),
+    # -- failures of a run
+    "failure.rate_limited": (
+        "The model service asks me to slow down, and waiting did not help. Please try again in a few minutes.",
+        "模型服务要求降低频率,等待后仍未恢复。请过几分钟再试。",
+    ),
+    "failure.overloaded": (
+        "The model service is overloaded right now. I tried several times; please try again in a few minutes.",
+        "模型服务目前过载,我已重试多次。请过几分钟再试。",
+    ),
+    "failure.connection": (
+        "I could not reach the model service. I tried several times; please try again in a few minutes.",
+        "无法连接到模型服务,我已重试多次。请过几分钟再试。",
+    ),
+    "failure.context": (
+        "This conversation has grown too long for the model. Send /new to start afresh.",
+        "这个对话对模型来说太长了。请发送 /new 重新开始。",
+    ),
+    "failure.unauthorised": (
+        "The model service does not accept my key. The person who runs this bot has to check it (model: api_key).",
+        "模型服务拒绝了我的密钥。请管理员检查配置(model: api_key)。",
+    ),
+    "failure.refused": ("The model declined to answer this.", "模型拒绝回答这个问题。"),
+    "failure.bad_request": (
+        "The model service refused the request. The reason is in the log of the person who runs this bot.",
+        "模型服务拒绝了这个请求,原因已写入管理员的日志。",
+    ),
+    "failure.empty": (
+        "The model gave no answer, even when asked again. Please put it in other words.",
+        "模型多次没有给出回答。请换一种说法再试。",
+    ),
+    "failure.cut_off": (
+        "The answer was cut off at the model's output limit. Say “continue”, or ask for a smaller piece.",
+        "回答达到模型的输出上限被截断了。可以说“继续”,或者把问题拆小一些。",
+    ),
+    "failure.steps": (
+        "I used all the steps I am allowed for one message without getting done. Tell me how to go on.",
+        "单条消息允许的步骤已用完,仍未完成。请告诉我接下来怎么做。",
+    ),
+    "failure.loop": (
+        "I kept getting the same result from the same tool, so I stopped. Tell me what to try instead.",
+        "同一个工具反复返回相同的结果,我先停下来了。请告诉我换什么办法。",
+    ),
+    "failure.internal": (
+        "Something went wrong on my side; it is in the log. Please try again.",
+        "我这边出错了,已写入日志。请再试一次。",
+    ),
+    # -- HTTP
+    "http.host": (
+        "This address is not one of mine. Open http://127.0.0.1 with my port, or add the name to server: allowed_hosts.",
+        "这个访问地址不在允许范围内。请用 http://127.0.0.1 加端口访问,或把域名加入 server: allowed_hosts。",
+    ),
+    "http.origin": ("Requests from other web sites are not allowed.", "不允许来自其他网站的请求。"),
+    "http.key": (
+        "A key is needed: open the page with ?key=…, or send it as a bearer token. It is in the bridge's start-up output.",
+        "需要密钥:请用 ?key=… 打开页面,或作为 Bearer 令牌发送。密钥见启动时的输出。",
+    ),
+    "http.no_key": (
+        "From other machines a key is needed. Set server: key in config.yaml.",
+        "从其他机器访问需要密钥,请在 config.yaml 里设置 server: key。",
+    ),
+    # -- attachments
+    "attachment.too_large": (
+        "[The file {name} is larger than {limit} MB and was not fetched.]",
+        "[文件 {name} 超过 {limit} MB,没有下载。]",
+    ),
+    "attachment.failed": ("[The file {name} could not be fetched.]", "[文件 {name} 下载失败。]"),
+    "attachment.file": ("[Attached file: {path}]", "[附件:{path}]"),
+    "file.not_sent": ("_(The file {name} cannot be sent from here.)_", "_(文件 {name} 不能从这里发送。)_"),
+}
+
+
+def language_of(tag: str, text: str = "") -> str:
+    """The catalogue's language for a BCP-47 tag; without one, by the writing of `text`."""
+    if tag:
+        return "zh" if tag.lower().startswith("zh") else "en"
+    return "zh" if any("\u4e00" <= char <= "\u9fff" for char in text) else "en"
+
+
+def text(key: str, language: str = "", /, **values: object) -> str:
+    """The text for `key` in a language ("" is English), with values filled in. KeyError for an unknown key."""
+    english, chinese = _TEXTS[key]
+    template = chinese if language_of(language) == "zh" else english
+    return template.format(**values) if values else template
+
+
+def keys() -> tuple[str, ...]:
+    return tuple(_TEXTS)

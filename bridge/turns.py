@@ -1,0 +1,177 @@
+"""From a stored message to what the agent reads, and from what it said to what is shown."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import mimetypes
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from urllib.parse import unquote
+
+from agent.agent import Turn
+from agent.events import FileRef, Outcome
+from agent.history import Assistant, Entry, ImageRef, User
+from agent.tools.base import Caller
+from bridge.texts import text
+from channels.base import (
+    Attachment,
+    Channel,
+    ContextMessage,
+    Inbound,
+    NotSent,
+    Outbound,
+    OutFile,
+    SendError,
+    TooLarge,
+)
+
+log = logging.getLogger("causeway.turns")
+
+#: Largest attachment that is fetched, in bytes (Telegram's own limit for bots).
+MAX_ATTACHMENT = 20 * 1024 * 1024
+_FETCH_DEADLINE = 120.0
+_LONGEST_QUOTE = 2000
+_PICTURES = {"image/png", "image/jpeg", "image/gif", "image/webp"}
+
+
+async def build_turn(run: str, inbound: Inbound, channel: Channel, folder: Path, caller: Caller) -> Turn:
+    """Fetch what came with a message and put it into words. Never fails for a faulty attachment."""
+    images: list[ImageRef] = []
+    lines: list[str] = []
+    for number, attachment in enumerate(inbound.attachments):
+        image, line = await _fetch(attachment, number, run, channel, folder, inbound.sender.language)
+        if image is not None:
+            images.append(image)
+        lines.append(line)
+    parts = [_quoted(inbound), inbound.text.strip(), "\n".join(line for line in lines if line)]
+    body = "\n\n".join(part for part in parts if part)
+    if inbound.address.kind != "direct":
+        body = f"[{speaker(inbound.sender.name, inbound.sender.id)} writes]\n{body}"
+    return Turn(run, caller, body, tuple(images), seed(inbound.context))
+
+
+def speaker(name: str, id: str) -> str:
+    """A display name that can imitate nothing: no brackets, no line ends, no control characters, bounded."""
+    clean = "".join(c for c in name if c.isprintable() and c not in "[]<>").strip()[:64]
+    return f"{clean} (id {id})" if clean else f"id {id}"
+
+
+def seed(context: Sequence[ContextMessage]) -> tuple[Entry, ...]:
+    """Earlier talk as history entries. A client's system message is its person's wish, not our system."""
+    entries: list[Entry] = []
+    for message in context:
+        if message.role == "assistant":
+            entries.append(Assistant("", message.text))
+        elif message.role == "system":
+            entries.append(User("", f"[Instructions for this conversation]\n{message.text}"))
+        else:
+            entries.append(User("", message.text))
+    return tuple(entries)
+
+
+def _quoted(inbound: Inbound) -> str:
+    if inbound.quote is None or not inbound.quote.text.strip():
+        return ""
+    lines = inbound.quote.text.strip()[:_LONGEST_QUOTE].splitlines()
+    who = speaker(inbound.quote.sender, "unknown") if inbound.quote.sender else ""
+    head = f"[In reply to{' ' + who if who else ''}:]\n"
+    return head + "\n".join(f"> {line}" for line in lines)
+
+
+async def _fetch(
+    attachment: Attachment, number: int, run: str, channel: Channel, folder: Path, language: str
+) -> tuple[ImageRef | None, str]:
+    suffix = Path(attachment.name).suffix or mimetypes.guess_extension(attachment.mime or "") or ""
+    stem = re.sub(r"[^\w.-]+", "_", Path(attachment.name).stem)[:60] or attachment.kind
+    relative = f"received/{run}-{number}-{stem}{suffix[:12]}"
+    target = folder / relative
+    label = attachment.name or attachment.kind
+    try:
+        await asyncio.to_thread(target.parent.mkdir, parents=True, exist_ok=True)
+        async with asyncio.timeout(_FETCH_DEADLINE):
+            await channel.fetch(attachment, target, MAX_ATTACHMENT)
+    except TooLarge:
+        return None, text("attachment.too_large", language, name=label, limit=MAX_ATTACHMENT // (1024 * 1024))
+    except (SendError, NotSent, TimeoutError, OSError) as error:
+        log.warning("attachment %d of %s not fetched: %s", number, run, error)
+        return None, text("attachment.failed", language, name=label)
+    mime = attachment.mime or mimetypes.guess_type(label)[0] or ""
+    if attachment.kind == "image" and (mime in _PICTURES or not mime):
+        return ImageRef(relative, mime or "image/jpeg"), ""
+    return None, text("attachment.file", language, path=relative)
+
+
+# -- what is shown -------------------------------------------------------------------------------------
+
+
+def compose(outcome: Outcome, folder: Path, language: str) -> Outbound:
+    """The reply as it is shown: the text, a sentence about a fault, and the files that may be sent."""
+    said, found, refused = local_media(outcome.text, folder)
+    notes = [text("file.not_sent", language, name=name) for name in refused]
+    if outcome.failure == "stopped":
+        notes.append(text("stopped.note", language))
+    elif outcome.failure:
+        notes.append(text(f"failure.{outcome.failure}", language))
+    files = [sendable(ref, folder) for ref in (*outcome.files, *found)]
+    unique = {file.path: file for file in files if file is not None}
+    body = "\n\n".join(part for part in (said.strip(), *notes) if part)
+    return Outbound(body, tuple(unique.values()))
+
+
+def sendable(ref: FileRef, folder: Path) -> OutFile | None:
+    """A file of the session's folder as the channel gets it; None when it is gone or lies outside."""
+    path = within(folder, ref.path)
+    if path is None:
+        return None
+    return OutFile(str(path), ref.name, ref.mime, ref.caption)
+
+
+def within(folder: Path, relative: str) -> Path | None:
+    """The real path of a regular file in `folder` (links followed), or None."""
+    if not relative or "\0" in relative or Path(relative).is_absolute():
+        return None
+    try:
+        root = folder.resolve(strict=True)
+        path = (root / relative).resolve(strict=True)
+    except (OSError, RuntimeError):
+        return None
+    return path if path.is_relative_to(root) and path.is_file() else None
+
+
+_IMAGE = re.compile(r"!\[([^\]\n]*)\]\(\s*<?([^)>\s]+)>?(?:\s+\"[^\"\n]*\")?\s*\)")
+_FENCE = re.compile(r"^\s{0,3}(`{3,}|~{3,})")
+_REMOTE = re.compile(r"^(?:https?|mailto|tg):", re.IGNORECASE)
+
+
+def local_media(said: str, folder: Path) -> tuple[str, list[FileRef], list[str]]:
+    """Pictures that the text embeds by a local path: those of the session's folder become files of the reply,
+    all others are left out and named. Code blocks stay as they are."""
+    if "![" not in said:
+        return said, [], []
+    files: list[FileRef] = []
+    refused: list[str] = []
+
+    def replace(match: re.Match[str]) -> str:
+        label, target = match.group(1), match.group(2)
+        if _REMOTE.match(target):
+            return match.group(0)
+        name = Path(unquote(target)).name or target
+        if within(folder, unquote(target)) is not None:
+            mime = mimetypes.guess_type(name)[0] or "application/octet-stream"
+            files.append(FileRef(unquote(target), name, mime, label[:1000]))
+        else:
+            refused.append(name[:80])
+        return label
+
+    lines: list[str] = []
+    fence = ""
+    for line in said.split("\n"):
+        mark = _FENCE.match(line)
+        if mark and not fence:
+            fence = mark.group(1)
+        elif fence and mark and mark.group(1).startswith(fence) and not line.strip(" `~"):
+            fence = ""
+        lines.append(line if fence or mark else _IMAGE.sub(replace, line))
+    return "\n".join(lines), files, refused

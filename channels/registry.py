@@ -1,0 +1,45 @@
+"""Which channel types there are: one line each. A type's module is imported only when it is configured."""
+
+from __future__ import annotations
+
+import difflib
+from importlib import import_module
+
+from channels.base import Channel, ChannelError
+
+TYPES = {
+    "telegram": "channels.telegram.channel:TelegramChannel",
+    "web": "channels.web.channel:WebChannel",
+    "api": "channels.api.channel:ApiChannel",
+    "terminal": "channels.terminal.channel:TerminalChannel",
+}
+#: Designed, but not built yet: a person who configures one should not be told that it is a typing error.
+LATER = ("slack", "wechat", "wecom", "wecom_bot")
+
+
+def load(kind: str) -> type[Channel]:
+    """The class of a channel type. Raises ChannelError for one that is unknown or cannot be imported."""
+    place = TYPES.get(kind)
+    if place is None:
+        raise ChannelError(unknown_type(kind))
+    module, name = place.split(":")
+    try:
+        found = getattr(import_module(module), name)
+    except ImportError as error:
+        raise ChannelError(
+            f"The channel type {kind!r} cannot be loaded ({error}). "
+            f"Install what it needs: pip install 'causeway[{kind}]'."
+        ) from error
+    if not (isinstance(found, type) and issubclass(found, Channel)):
+        raise ChannelError(f"The channel type {kind!r} is broken: {place} is no channel.")
+    return found
+
+
+def unknown_type(kind: str) -> str:
+    """Why a type cannot be had, and what to write instead."""
+    known = ", ".join(TYPES)
+    if kind in LATER:
+        return f"The channel type {kind!r} is not part of this version yet. There are: {known}."
+    near = difflib.get_close_matches(kind.lower(), [*TYPES, *LATER], n=1)
+    hint = f"Did you mean {near[0]!r}? " if near else ""
+    return f"There is no channel type {kind!r}. {hint}There are: {known}. Name one with type."

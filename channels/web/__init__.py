@@ -1,0 +1,5 @@
+"""The chat page."""
+
+from channels.web.channel import WebChannel, WebConfig
+
+__all__ = ["WebChannel", "WebConfig"]

@@ -1,0 +1,357 @@
+"""The chat page: text streams in, and neither a reload nor a lost connection loses or doubles any of it.
+
+A visitor is a random id in a cookie; their messages and the replies are a log in the channel's notes. A
+message carries an id made by the page, so the page may send it again until it hears that it was taken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import re
+import secrets
+from collections import OrderedDict
+from typing import Any
+
+from aiohttp import web
+
+from channels.base import (
+    Activity,
+    Address,
+    Channel,
+    ChannelConfig,
+    Chunk,
+    Env,
+    Inbound,
+    Limits,
+    NotSent,
+    Outbound,
+    Receive,
+    ReplyRef,
+    SendError,
+    Sender,
+)
+from channels.web.conversation import Conversation, Entry
+from channels.web.files import Files
+from channels.web.page import HEADERS, Assets
+from channels.web.stream import HISTORY, stream
+
+log = logging.getLogger("causeway.web")
+
+COOKIE = "causeway_chat"
+MAX_TEXT = 100_000
+_CHAT = re.compile(r"[0-9a-f]{32}")
+_MESSAGE_ID = re.compile(r"[A-Za-z0-9_-]{8,64}")
+_MAX_BODY = 1024 * 1024
+_COOKIE_SECONDS = 365 * 86_400
+_BODY_TIMEOUT = 30.0
+_RECEIVE_TIMEOUT = 30.0
+#: Conversations in memory beyond which idle ones are dropped; open pages in all, and of one visitor.
+_CONVERSATIONS = 500
+_PAGES = 1000
+_PAGES_OF_ONE = 20
+_TOOLS_TO_LOG = 1000
+
+
+class WebConfig(ChannelConfig):
+    pass
+
+
+class Refused(Exception):
+    """A request of the page that is answered with an error. `again`: sending it again may help."""
+
+    def __init__(self, status: int, message: str, *, again: bool = False) -> None:
+        super().__init__(message)
+        self.status = status
+        self.again = again
+
+
+class WebChannel(Channel):
+    type = "web"
+    Config = WebConfig
+    #: Idempotent: an entry of the log is replaced by one with the same id.
+    limits = Limits(streams=True, update_interval=0.05, typing_interval=4.0, idempotent=True)
+    local = True
+
+    def __init__(self, name: str, config: Any, env: Env) -> None:
+        super().__init__(name, config, env)
+        self._receive: Receive | None = None
+        self._stopped = False
+        self._conversations: OrderedDict[str, Conversation] = OrderedDict()
+        self._files = Files(env.folder / "files", env.state)
+        self._assets: Assets | None = None
+        self._tools: asyncio.Queue[tuple[Conversation, Entry]] = asyncio.Queue(_TOOLS_TO_LOG)
+        self._tool_logger: asyncio.Task[None] | None = None
+
+    # -- lifecycle -------------------------------------------------------------------------------------
+
+    async def start(self, receive: Receive) -> None:
+        await self._load_assets()
+        self._tool_logger = asyncio.create_task(self._log_tools(), name="web tool log")
+        self._receive = receive
+
+    async def pause(self) -> None:
+        self._receive = None
+
+    async def stop(self) -> None:
+        await self.pause()
+        self._stopped = True
+        for conversation in self._conversations.values():
+            for page in conversation.pages:
+                page.close()
+        if self._tool_logger is not None:
+            try:
+                async with asyncio.timeout(5):
+                    await self._tools.join()
+            except TimeoutError:
+                log.warning("%d finished tools were not written down", self._tools.qsize())
+            self._tool_logger.cancel()
+            await asyncio.wait({self._tool_logger})
+            self._tool_logger = None
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.get("/", self._page),
+            web.post("/web/session", self._session),
+            web.post("/web/send", self._send),
+            web.get("/web/events", self._events),
+            web.get("/web/file/{id}", self._file),
+            web.get("/web/{name}", self._asset),
+        ]
+
+    # -- requests --------------------------------------------------------------------------------------
+
+    async def _load_assets(self) -> Assets:
+        if self._assets is None:
+            self._assets = await asyncio.to_thread(Assets.load)
+        return self._assets
+
+    async def _page(self, request: web.Request) -> web.Response:
+        return (await self._load_assets()).page_response(self.env.text, _language(request))
+
+    async def _asset(self, request: web.Request) -> web.Response:
+        return (await self._load_assets()).file_response(request, request.match_info["name"])
+
+    async def _session(self, request: web.Request) -> web.Response:
+        """Makes sure that the visitor has a cookie.
+
+        Not done by the page itself: when someone follows a link to it, the browser leaves a strict cookie out,
+        and setting a new one would cost them their conversation.
+        """
+        response = _json({"ok": True})
+        if _chat(request) is None:
+            response.set_cookie(
+                COOKIE,
+                secrets.token_hex(16),
+                max_age=_COOKIE_SECONDS,
+                path="/",
+                httponly=True,
+                secure=request.secure,
+                samesite="Strict",
+            )
+        return response
+
+    async def _send(self, request: web.Request) -> web.Response:
+        try:
+            chat = _visitor(request)
+            id, text = await _message(request)
+            await self._take(self._conversation(chat), id, text, _language(request))
+        except Refused as refused:
+            return _json({"error": str(refused), "again": refused.again}, refused.status)
+        return _json({"ok": True})
+
+    async def _take(self, conversation: Conversation, id: str, text: str, language: str) -> None:
+        """Hand a message over, then write it into the log; only then is the page told that it was taken."""
+        async with conversation.sending:
+            await self._load(conversation)
+            if id in conversation.sent:
+                return
+            if self._receive is None:
+                raise Refused(503, "The bridge is starting or stopping.", again=True)
+            now = self.env.clock()
+            entry = f"u:{id}"
+            value = {"role": "user", "text": text, "at": now}
+            value |= {"group": entry, "pos": conversation.place(entry, now)}
+            inbound = Inbound(
+                id=id,
+                address=Address(self.name, conversation.chat),
+                sender=Sender("local", language=language),
+                text=text,
+                sent_at=now,
+            )
+            try:
+                async with asyncio.timeout(_RECEIVE_TIMEOUT):
+                    await self._receive(inbound)
+                await self._append(conversation, entry, value)
+            except Exception as error:  # whatever failed, the page keeps the message and sends it again
+                log.error("a message could not be taken: %s: %s", type(error).__name__, error)
+                raise Refused(503, "The bridge could not store the message.", again=True) from error
+            conversation.note_sent(id)
+
+    async def _load(self, conversation: Conversation) -> None:
+        """Learn from the log which messages were taken before this process began."""
+        if conversation.loaded:
+            return
+        for entry in await self.env.state.read(f"chat:{conversation.chat}", 0, HISTORY):
+            conversation.note_place(entry.value["group"], entry.value["pos"])
+            if entry.value["role"] == "user":
+                conversation.note_sent(entry.id.removeprefix("u:"))
+        conversation.loaded = True
+
+    async def _events(self, request: web.Request) -> web.StreamResponse:
+        try:
+            conversation = self._conversation(_visitor(request))
+            if self._stopped:
+                raise Refused(503, "The bridge is stopping.", again=True)
+            pages = sum(len(other.pages) for other in self._conversations.values())
+            if pages >= _PAGES or len(conversation.pages) >= _PAGES_OF_ONE:
+                raise Refused(429, "Too many pages are open. Close some.", again=True)
+        except Refused as refused:
+            return _json({"error": str(refused), "again": refused.again}, refused.status)
+        last = request.headers.get("Last-Event-ID") or request.query.get("after", "")
+        after = int(last) if last.isascii() and last.isdigit() and len(last) < 19 else 0
+        return await stream(request, conversation, self.env.state, after, asyncio.get_running_loop().time)
+
+    async def _file(self, request: web.Request) -> web.StreamResponse:
+        chat = _chat(request)
+        response = await self._files.response(request.match_info["id"], chat) if chat else None
+        return response or web.Response(status=404, text="There is no such file.\n", headers=HEADERS)
+
+    def _conversation(self, chat: str) -> Conversation:
+        conversation = self._conversations.get(chat)
+        if conversation is None:
+            if len(self._conversations) >= _CONVERSATIONS:
+                idle = [key for key, other in self._conversations.items() if other.idle]
+                for key in idle[: max(1, len(idle) // 10)]:
+                    del self._conversations[key]
+            conversation = self._conversations[chat] = Conversation(chat)
+        self._conversations.move_to_end(chat)
+        return conversation
+
+    # -- replies ---------------------------------------------------------------------------------------
+
+    def render(self, outbound: Outbound) -> list[Chunk]:
+        texts = [Chunk(outbound.text)] if outbound.text.strip() else []
+        return texts + [Chunk(file.caption, file=file) for file in outbound.files]
+
+    async def post(self, ref: ReplyRef, n: int, chunk: Chunk, *, final: bool) -> str:
+        id = f"{ref.id}/{n}"
+        conversation = self._conversation(ref.address.chat)
+        place = self._place(conversation, ref)
+        if chunk.file is None and not final:
+            conversation.grow(id, place, chunk.text)
+            return id
+        value = {**place, "text": chunk.text, "at": self.env.clock()}
+        try:
+            if chunk.file is not None:
+                value["file"] = await self._files.keep(conversation.chat, id, chunk.file)
+            await self._append(conversation, id, value)
+        except SendError:
+            raise
+        except Exception as error:  # the store's and the disk's errors are not known to a channel
+            raise NotSent(f"the page's log could not be written: {error}") from error
+        return id
+
+    async def edit(self, ref: ReplyRef, n: int, message_id: str, chunk: Chunk, *, final: bool) -> None:
+        await self.post(ref, n, chunk, final=final)
+
+    async def end(self, ref: ReplyRef) -> None:
+        """What still grows was given up: it stays as far as it was shown, also after a reload."""
+        conversation = self._conversation(ref.address.chat)
+        for growing in [g for g in conversation.growing.values() if g.place["group"] == ref.id]:
+            value = {**growing.place, "text": growing.text, "at": self.env.clock()}
+            await self._append(conversation, growing.id, value)
+        for entry in [e for e in conversation.tools.values() if e.value["group"] == ref.id]:
+            value = entry.value
+            state = "failed" if value["state"] == "running" else value["state"]
+            await self._append(conversation, entry.id, {**value, "state": state})
+        conversation.ended(ref.id, asyncio.get_running_loop().time())
+
+    async def typing(self, ref: ReplyRef) -> None:
+        conversation = self._conversation(ref.address.chat)
+        conversation.working(ref.id, asyncio.get_running_loop().time())
+
+    def activity(self, ref: ReplyRef, activity: Activity) -> None:
+        conversation = self._conversation(ref.address.chat)
+        id = f"{ref.id}/t/{activity.call}"
+        known = conversation.tools.get(id)
+        value = {**self._place(conversation, ref), "role": "tool"}
+        value |= {"name": activity.name, "state": activity.state, "input": "", "output": ""}
+        if known is not None:
+            value["input"] = known.value["input"]
+        value["input" if activity.state == "running" else "output"] = activity.detail
+        entry = Entry(id, value)
+        conversation.tool(entry)
+        if activity.state != "running":
+            try:
+                self._tools.put_nowait((conversation, entry))
+            except asyncio.QueueFull:
+                log.debug("a finished tool is written down at the end of its reply")
+
+    async def _log_tools(self) -> None:
+        while True:
+            conversation, entry = await self._tools.get()
+            try:
+                if conversation.tools.get(entry.id) is entry:  # else the end of the reply has written it
+                    await self._append(conversation, entry.id, entry.value)
+            except Exception as error:  # a card of a tool is not worth a reply; it is tried again at the end
+                log.warning("a finished tool could not be written down: %s", error)
+            finally:
+                self._tools.task_done()
+
+    def _place(self, conversation: Conversation, ref: ReplyRef) -> dict[str, Any]:
+        pos = conversation.place(ref.id, self.env.clock())
+        return {"role": "bot", "group": ref.id, "pos": pos, "to": f"u:{ref.to}" if ref.to else ""}
+
+    async def _append(self, conversation: Conversation, id: str, value: dict[str, Any]) -> None:
+        async with conversation.writing:
+            seq = await self.env.state.append(f"chat:{conversation.chat}", id, value)
+            conversation.logged(Entry(id, value, seq))
+
+
+def _json(data: dict[str, Any], status: int = 200) -> web.Response:
+    return web.json_response(data, status=status, headers={**HEADERS, "Cache-Control": "no-store"})
+
+
+def _language(request: web.Request) -> str:
+    """The first language that the browser wants, as a BCP-47 tag."""
+    tag = request.headers.get("Accept-Language", "").split(",")[0].split(";")[0].strip()
+    return tag if re.fullmatch(r"[A-Za-z0-9-]{1,35}", tag) else ""
+
+
+def _chat(request: web.Request) -> str | None:
+    cookie = request.cookies.get(COOKIE, "")
+    return cookie if _CHAT.fullmatch(cookie) else None
+
+
+def _visitor(request: web.Request) -> str:
+    chat = _chat(request)
+    if chat is None:
+        raise Refused(403, "There is no session. Reload the page, and allow it to set a cookie.")
+    return chat
+
+
+async def _message(request: web.Request) -> tuple[str, str]:
+    """The id and text that the page sent. Raises Refused."""
+    # A form of another site cannot send this type, whatever else is checked before.
+    if request.content_type != "application/json":
+        raise Refused(415, "The body must be application/json.")
+    if (request.content_length or 0) > _MAX_BODY:
+        raise Refused(413, f"The message is longer than {MAX_TEXT} characters.")
+    try:
+        async with asyncio.timeout(_BODY_TIMEOUT):
+            data = json.loads(await request.read())
+    except (ValueError, RecursionError):
+        raise Refused(400, "The body is not JSON.") from None
+    except TimeoutError:
+        raise Refused(408, "The message did not arrive in time.", again=True) from None
+    id = data.get("id") if isinstance(data, dict) else None
+    text = data.get("text") if isinstance(data, dict) else None
+    if not isinstance(id, str) or not _MESSAGE_ID.fullmatch(id):
+        raise Refused(400, "id must be 8 to 64 letters, digits, - or _.")
+    if not isinstance(text, str) or not text.strip():
+        raise Refused(400, "The message is empty.")
+    if len(text) > MAX_TEXT:
+        raise Refused(413, f"The message is longer than {MAX_TEXT} characters.")
+    return id, text

@@ -1,0 +1,21 @@
+"""A history store in memory that keeps, like the real ones, what was written and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from agent.history import Entry, entry_from_json, entry_to_json
+
+
+class MemoryHistory:
+    def __init__(self) -> None:
+        self._rows: dict[str, list[dict[str, object]]] = {}
+
+    async def load(self, session: str) -> list[Entry]:
+        return [entry_from_json(row) for row in self._rows.get(session, [])]
+
+    async def append(self, session: str, entries: Sequence[Entry]) -> None:
+        self._rows.setdefault(session, []).extend(entry_to_json(entry) for entry in entries)
+
+    async def clear(self, session: str) -> None:
+        self._rows.pop(session, None)
