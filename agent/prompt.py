@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from agent.skills.formatter import skills_section
-from agent.skills.manager import SkillSet
+from agent.skills.skill import SkillSet
 
 _BASE = """\
 You are a helpful assistant whom people reach through a chat. Answer in the language of the person who writes, \

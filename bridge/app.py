@@ -7,20 +7,18 @@ import fcntl
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-
-from agent.models.resolve import resolve
-from agent.skills.manager import SkillManager
-from agent.tools.manager import ToolManager
-from agent.tools.mcp.hub import McpHub
-from channels.registry import load
 
 from agent.agent import Agent, AgentSettings
 from agent.history import Assistant, User
 from agent.models.base import Model
-from agent.tools.results import Masker
+from agent.models.resolve import ModelSetupError, resolve
+from agent.skills.manager import SkillManager
+from agent.tools.manager import ToolManager
+from agent.tools.masking import Masker
+from agent.tools.mcp.hub import McpHub
 from bridge.access import Access
 from bridge.commands import Board, Commands
 from bridge.config import Config
@@ -33,6 +31,7 @@ from bridge.sessions import SessionLimits, Sessions
 from bridge.store import open_store
 from bridge.texts import text
 from channels.base import Channel, ChannelError, Env, Inbound
+from channels.registry import load
 
 log = logging.getLogger("causeway.app")
 
@@ -53,13 +52,12 @@ class App:
         self,
         config: Config,
         *,
-        environ: Mapping[str, str] | None = None,
         clock: Callable[[], float] = time.time,
         masker: Masker | None = None,
         serve: bool = True,
     ) -> None:
         self.config = config
-        self.environ = dict(os.environ if environ is None else environ)
+        self.environ = config.environ
         self.clock = clock
         self.masker = masker or Masker(config.secrets())
         self.serve = serve
@@ -85,15 +83,17 @@ class App:
 
     async def _start(self) -> None:
         await asyncio.to_thread(self._prepare_workspace)
-        self.store = open_store(self.config.store, self.workspace, clock=self.clock)
+        self.store = open_store(
+            self.config.store.url,
+            self.workspace,
+            synchronous=self.config.store.synchronous,
+            clock=self.clock,
+        )
         await self.store.open()
         self._build_agents_side()
         self._build_channels()
         self._build_bridge_side()
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._resolve_model())
-            group.create_task(self.skills.refresh())
-            group.create_task(self.tools.start())
+        await asyncio.gather(self._resolve_model(), self.skills.refresh(), self.tools.start())
         if self.serve:
             await self._serve()
         for name in list(self.channels):
@@ -136,7 +136,6 @@ class App:
             log_dir=self.workspace / "logs",
             cwd_default=self.workspace,
             on_secret=self.masker.add,
-            start_timeout=config.mcp.start_timeout,
         )
         self.tools = ToolManager(config.tools, mcp=self.mcp, masker=self.masker)
         self.skills = SkillManager(builtin_skills(), self.workspace / "skills", environ=lambda: self.environ)
@@ -190,7 +189,10 @@ class App:
         )
 
     async def _resolve_model(self) -> None:
-        self.model = await resolve(self.config.model, self.environ)
+        try:
+            self.model = await resolve(self.config.model, self.environ)
+        except ModelSetupError as error:
+            raise StartError(str(error)) from error
 
     async def _serve(self) -> None:
         server = self.config.server

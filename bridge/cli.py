@@ -76,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _set_up_logs(config: Config, level: str | None = None) -> Any:
-    from agent.tools.results import Masker
+    from agent.tools.masking import Masker
     from bridge.log import set_up
 
     masker = Masker(config.secrets())
@@ -133,10 +133,9 @@ def _banner(app: App) -> str:
 
 
 async def _chat(config: Config, options: argparse.Namespace) -> int:
-    from channels.terminal.channel import TerminalChannel
-
     from bridge.app import App, StartError
     from bridge.store.base import StoreError
+    from channels.terminal.channel import TerminalChannel
 
     masker = _set_up_logs(config, None if options.verbose else "error")
     settings = config.channels.get("terminal") or TerminalChannel.Config()
@@ -174,11 +173,10 @@ async def _mcp_list(config: Config, options: argparse.Namespace) -> int:
     path = config.workspace / config.mcp.file
     hub = McpHub(
         path,
-        environ=dict(os.environ),
+        environ=config.environ,
         log_dir=config.workspace / "logs",
         cwd_default=config.workspace,
         on_secret=masker.add,
-        start_timeout=config.mcp.start_timeout,
     )
     await hub.start(lambda: None)
     try:
@@ -201,10 +199,9 @@ async def _mcp_list(config: Config, options: argparse.Namespace) -> int:
 
 async def _skills_list(config: Config, options: argparse.Namespace) -> int:
     from agent.skills.manager import SkillManager
-
     from bridge.paths import builtin_skills
 
-    manager = SkillManager(builtin_skills(), config.workspace / "skills", environ=lambda: dict(os.environ))
+    manager = SkillManager(builtin_skills(), config.workspace / "skills", environ=lambda: config.environ)
     await manager.refresh()
     skills = manager.current
     for skill in skills.available:

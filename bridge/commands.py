@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from agent.skills.manager import SkillManager
-from agent.tools.manager import ToolManager
-
 from agent.tools.base import Caller
+from agent.tools.manager import ToolManager
 from bridge.texts import text
 from channels.base import Channel, Inbound
 

@@ -16,6 +16,7 @@ KeyPath: TypeAlias = tuple[str | int, ...]
 _MAX_BYTES = 1_000_000
 _MAX_DEPTH = 20
 _MAX_KEYS = 20_000
+_PLAIN_TAGS = ("tag:yaml.org,2002:seq", "tag:yaml.org,2002:map")
 _VARIABLE = re.compile(r"\$(\$\{)|\$\{([^}]*)\}")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -41,7 +42,7 @@ class ConfigError(Exception):
 
     def __init__(self, file: Path | None, faults: list[Fault]) -> None:
         self.file = file
-        self.faults = sorted(dict.fromkeys(faults), key=lambda fault: (str(fault.file or ""), fault.line))
+        self.faults = sorted(faults, key=lambda fault: (str(fault.file or ""), fault.line))
         head = (
             "The configuration has a fault:"
             if len(self.faults) == 1
@@ -66,7 +67,10 @@ class Source:
         return self.lines.get(path, 0)
 
     def fault(self, path: KeyPath, message: str) -> None:
-        self.faults.append(Fault(self.line(path), show(path), message))
+        """Note what is wrong at a path: only the first thing, since the next mostly follow from it."""
+        key = show(path)
+        if all(fault.key != key for fault in self.faults):
+            self.faults.append(Fault(self.line(path), key, message))
 
 
 def show(path: KeyPath) -> str:
@@ -111,16 +115,20 @@ def parse(file: Path, text: str) -> Source:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         what = error.problem or error.context or "it cannot be understood"
-        raise ConfigError(file, [Fault(mark.line + 1 if mark else 0, "", _syntax(what, text))]) from None
+        number = mark.line + 1 if mark else 0
+        line = "".join(text.splitlines()[number - 1 : number])
+        raise ConfigError(file, [Fault(number, "", _syntax(what, line))]) from None
     except yaml.YAMLError as error:
         raise ConfigError(file, [Fault(0, "", f"this is no YAML text: {error}. Save it as UTF-8.")]) from None
     return source
 
 
-def _syntax(what: str, text: str) -> str:
+def _syntax(what: str, line: str) -> str:
     cure = "Check the indentation, and put text that holds : or # in quotes."
-    if "\t" in text:
+    if line.lstrip(" ").startswith("\t"):
         cure = "Indent with spaces: YAML does not allow tabs."
+    elif "${" in line:
+        cure = 'Between { and } or [ and ] a variable needs quotes: "${NAME}".'
     return f"this is not valid YAML: {what}. {cure}"
 
 
@@ -130,6 +138,10 @@ def _plain(loader: Any, node: Node, path: KeyPath, source: Source) -> Any:
     if isinstance(node, ScalarNode):
         source.written[path] = node.value
         return loader.construct_object(node)
+    if node.tag not in _PLAIN_TAGS:
+        raise yaml.MarkedYAMLError(
+            problem=f"the tag {node.tag!r} is not allowed", problem_mark=node.start_mark
+        )
     if isinstance(node, SequenceNode):
         items = []
         for index, item in enumerate(node.value):

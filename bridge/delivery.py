@@ -158,8 +158,10 @@ class LiveReply:
         elif isinstance(event, ToolStarted):
             self._channel.activity(self._ref, Activity(event.call, event.name, "running", event.preview))
         elif isinstance(event, ToolFinished):
-            state = "done" if event.ok else "failed"
-            self._channel.activity(self._ref, Activity(event.call, event.name, state, event.preview))
+            self._channel.activity(
+                self._ref,
+                Activity(event.call, event.name, "done" if event.ok else "failed", event.preview),
+            )
 
     async def _type(self) -> None:
         while not self._ending.is_set():

@@ -150,7 +150,7 @@ class Server:
         for channel in self._channels.values():
             for route in channel.routes():
                 handler = self._guarded(route.handler) if channel.local else route.handler
-                app.router.add_route(route.method, route.path, handler, **route.kwargs)
+                web.RouteDef(route.method, route.path, handler, route.kwargs).register(app.router)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=2.0, handle_signals=False)
         await self._runner.setup()
         site = web.TCPSite(self._runner, self.host, self.port, reuse_address=True)
@@ -162,7 +162,7 @@ class Server:
                 f"Cannot listen on {self.host}:{self.port}: {error.strerror or error}. Is the bridge already "
                 "running? Stop it, or choose another port with server: port in config.yaml or --port."
             ) from error
-        sockets = site._server.sockets if site._server is not None else ()  # type: ignore[union-attr,attr-defined]
+        sockets = site._server.sockets if site._server is not None else ()  # type: ignore[attr-defined]
         self.port = sockets[0].getsockname()[1] if sockets else self.port
 
     def ready(self, value: bool) -> None:

@@ -8,7 +8,7 @@ import logging
 import sys
 import time
 
-from agent.tools.results import Masker, MaskingFilter
+from agent.tools.masking import Masker, MaskingFilter
 
 #: The message a task works on; set by the router and the runner, inherited by every task they start.
 current_message: contextvars.ContextVar[str] = contextvars.ContextVar("causeway_message", default="")

@@ -134,6 +134,175 @@ _TEXTS: dict[str, tuple[str, str]] = {
     "attachment.failed": ("[The file {name} could not be fetched.]", "[文件 {name} 下载失败。]"),
     "attachment.file": ("[Attached file: {path}]", "[附件:{path}]"),
     "file.not_sent": ("_(The file {name} cannot be sent from here.)_", "_(文件 {name} 不能从这里发送。)_"),
+    # -- the web page, the API and the terminal
+    "api.file": (
+        "[File: {name}]",
+        "[文件:{name}]",
+    ),
+    "web.connecting": (
+        "Connecting…",
+        "正在连接…",
+    ),
+    "web.online": (
+        "Connected",
+        "已连接",
+    ),
+    "web.offline": (
+        "No connection, trying again…",
+        "连接已断开,正在重试…",
+    ),
+    "web.new": (
+        "New chat",
+        "新对话",
+    ),
+    "web.new_conversation": (
+        "New conversation",
+        "新的对话",
+    ),
+    "web.earlier": (
+        "Show earlier messages",
+        "显示更早的消息",
+    ),
+    "web.empty.title": (
+        "What can I do for you?",
+        "有什么可以帮你?",
+    ),
+    "web.empty.text": (
+        "Write in plain words. I can use tools and skills, and you see what I am doing.",
+        "直接说就行。我会使用工具和技能,过程都会显示出来。",
+    ),
+    "web.suggest.hello": (
+        "hello",
+        "你好",
+    ),
+    "web.suggest.what": (
+        "what can you do",
+        "你能做什么",
+    ),
+    "web.suggest.tool": (
+        "list the files in your folder",
+        "列出你文件夹里的文件",
+    ),
+    "web.suggest.help": (
+        "/help",
+        "/help",
+    ),
+    "web.conversation": (
+        "Conversation",
+        "对话",
+    ),
+    "web.working": (
+        "Working…",
+        "正在处理…",
+    ),
+    "web.noscript": (
+        "This page needs JavaScript. Switch it on and reload.",
+        "此页面需要 JavaScript,请启用后刷新。",
+    ),
+    "web.latest": (
+        "Go to the latest message",
+        "跳到最新消息",
+    ),
+    "web.message": (
+        "Message",
+        "消息",
+    ),
+    "web.placeholder": (
+        "Write a message",
+        "输入消息",
+    ),
+    "web.send": (
+        "Send",
+        "发送",
+    ),
+    "web.stop": (
+        "Stop",
+        "停止",
+    ),
+    "web.hint": (
+        "Enter sends, Shift+Enter starts a new line",
+        "Enter 发送,Shift+Enter 换行",
+    ),
+    "web.waiting": (
+        "Waiting for the connection…",
+        "等待连接后发送…",
+    ),
+    "web.not_sent": (
+        "Not sent:",
+        "发送失败:",
+    ),
+    "web.retry": (
+        "Try again",
+        "重试",
+    ),
+    "web.copy": (
+        "Copy",
+        "复制",
+    ),
+    "web.copied": (
+        "Copied",
+        "已复制",
+    ),
+    "web.tool.running": (
+        "running…",
+        "运行中…",
+    ),
+    "web.tool.done": (
+        "done",
+        "完成",
+    ),
+    "web.tool.failed": (
+        "failed",
+        "失败",
+    ),
+    "web.tool.input": (
+        "Input",
+        "输入",
+    ),
+    "web.tool.output": (
+        "Result",
+        "结果",
+    ),
+    "web.you": (
+        "You",
+        "你",
+    ),
+    "web.bot": (
+        "Reply",
+        "回复",
+    ),
+    "web.file": (
+        "Download",
+        "下载",
+    ),
+    "terminal.welcome": (
+        "Write a message and press Enter. Ctrl-C stops a running answer, /exit or Ctrl-D leaves.",
+        "输入消息后按回车。Ctrl-C 停止正在进行的回答,/exit 或 Ctrl-D 退出。",
+    ),
+    "terminal.interrupt": (
+        "Nothing is running. Press Ctrl-C again or Ctrl-D to leave.",
+        "当前没有任务。再按一次 Ctrl-C 或按 Ctrl-D 退出。",
+    ),
+    "terminal.no_answer": (
+        "No answer has come for {seconds} s; leaving.",
+        "{seconds} 秒内没有收到回答,退出。",
+    ),
+    "terminal.running": (
+        "{name} is running",
+        "{name} 运行中",
+    ),
+    "terminal.done": (
+        "{name} is done",
+        "{name} 已完成",
+    ),
+    "terminal.failed": (
+        "{name} failed",
+        "{name} 失败",
+    ),
+    "terminal.file": (
+        "[File: {path}]",
+        "[文件:{path}]",
+    ),
 }
 
 

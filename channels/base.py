@@ -292,6 +292,9 @@ class ChannelConfig(BaseModel):
     enabled: bool = True
 
 
+_ConfigClass: TypeAlias = type[ChannelConfig]
+
+
 class Channel(ABC):
     """One instance of one platform.
 
@@ -301,7 +304,7 @@ class Channel(ABC):
     """
 
     type: ClassVar[str]
-    Config: ClassVar[type[ChannelConfig]]
+    Config: ClassVar[_ConfigClass]
     limits: Limits = Limits()
     #: The person on this machine is trusted without a configured access rule (web, api, terminal).
     local: ClassVar[bool] = False

@@ -25,6 +25,7 @@ _GRAPHEME_REACH = 64
 
 _ZWJ = "\u200d"
 #: Quotation marks and dashes that stand in Chinese text without spaces around them.
+_CLOSING = frozenset("”’」』）》】")
 _CJK_PUNCTUATION = frozenset("“”‘’…—·")
 
 
@@ -130,12 +131,11 @@ def _sentence_end(text: str, low: int, end: int) -> int:
     """The last cut in (low, end] that follows a sentence, or 0."""
     for cut in range(end, low, -1):
         last = text[cut - 1]
-        if last in "。！？；":
-            # A closing quote or bracket still belongs to the sentence.
-            if cut < len(text) and text[cut] in "”’」』）》】":
-                continue
+        # Closing quotes and brackets (two at most) still belong to the sentence.
+        end_mark = next((ch for ch in text[max(0, cut - 3) : cut][::-1] if ch not in _CLOSING), "")
+        if end_mark and end_mark in "。！？；" and text[cut : cut + 1] not in _CLOSING:
             return cut
-        if last in " \t" and cut - 2 >= low and text[cut - 2] in ".!?…":
+        if last in " \t" and cut >= 2 and text[cut - 2] in ".!?…":
             return cut
     return 0
 

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from agent.history import Entry
 from agent.models import wire
+from agent.models.arguments import finished_call
 from agent.models.base import Completed, Delta, ModelError, Refused, Request, Text, ToolSpec, Usage
 from agent.models.pictures import Picture, Pictures, show
 from agent.models.schema import ToolRenderer
@@ -245,7 +246,7 @@ class Assembly:
                         pieces = json.dumps(block.start["input"])
                     identity = unused_id(str(block.start.get("id") or ""), taken)
                     name = str(block.start.get("name") or "")
-                    call = wire.finished_call(identity, name, pieces, cut=cut and index == uses[-1])
+                    call = finished_call(identity, name, pieces, cut=cut and index == uses[-1])
                     calls.append(call)
                     content.append(
                         {"type": "tool_use", "id": identity, "name": name, "input": call.arguments}

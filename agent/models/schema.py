@@ -106,13 +106,19 @@ def _no_bool(part: Any) -> Any:
 class ToolRenderer:
     """Renders tools to a protocol's words, keeping what it did: tools stay the same over many requests."""
 
-    _MOST = 2000
+    _MOST_KEPT = 2000
 
     def __init__(
-        self, dialect: Dialect, render: Callable[[ToolSpec, dict[str, Any]], dict[str, Any]]
+        self,
+        dialect: Dialect,
+        render: Callable[[ToolSpec, dict[str, Any]], dict[str, Any]],
+        *,
+        most: int | None = None,
     ) -> None:
+        """`most` is how many tools the provider takes in one request; the rest is left out with a warning."""
         self._dialect = dialect
         self._render = render
+        self._most = most
         # By the identity of the schema, which the value keeps alive.
         self._known: dict[tuple[int, str, str], tuple[object, dict[str, Any] | None]] = {}
 
@@ -122,11 +128,16 @@ class ToolRenderer:
             key = (id(spec.parameters), spec.name, spec.description)
             known = self._known.get(key)
             if known is None or known[0] is not spec.parameters:
-                if len(self._known) >= self._MOST:
+                if len(self._known) >= self._MOST_KEPT:
                     self._known.clear()
                 known = self._known[key] = (spec.parameters, self._one(spec))
             if known[1] is not None:
                 rendered.setdefault(spec.name, known[1])
+        if self._most is not None and len(rendered) > self._most:
+            log.warning(
+                "%d tools are left out: the provider takes %d", len(rendered) - self._most, self._most
+            )
+            return list(rendered.values())[: self._most]
         return list(rendered.values())
 
     def _one(self, spec: ToolSpec) -> dict[str, Any] | None:

@@ -19,7 +19,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, S
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
 
-from agent.history import Assistant, Entry, ToolCall, ToolOutput, User
+from agent.history import Assistant, Entry, ToolOutput, User
 from agent.models import failures, pictures
 from agent.models.base import BadRequest, Connection, ModelError, Request, Unauthorised
 from agent.models.sse import LARGEST_EVENT, Decoder, ServerEvent, TooLarge
@@ -279,44 +279,6 @@ def size(system: str, entries: Sequence[Entry]) -> int:
                 for call in entry.calls:
                     total += 200 + sum(len(v) if isinstance(v, str) else 20 for v in call.arguments.values())
     return total
-
-
-def _loads(text: str) -> Any:
-    # Not strict: models write raw line ends inside strings. NaN and Infinity are no JSON for providers.
-    return json.loads(text, strict=False, parse_constant=lambda _: None)
-
-
-def parse_arguments(text: str, *, cut: bool) -> tuple[dict[str, Any], str]:
-    """A call's arguments and what is wrong with them ("" when nothing is).
-
-    `cut` says that the output limit ended the answer inside this call, so empty text is no "no arguments".
-    """
-    text = text.strip()
-    if not text:
-        return {}, "the call was cut off before its arguments" if cut else ""
-    try:
-        value = _loads(text)
-        if isinstance(value, str):  # some models encode twice
-            value = _loads(value)
-    except RecursionError:
-        return {}, "the arguments are nested too deeply"
-    except ValueError as error:
-        return (
-            {},
-            f"the arguments are no complete JSON ({len(text)} characters: {error}); the call was cut off",
-        )
-    if value is None:
-        return {}, ""
-    if not isinstance(value, dict):
-        return {}, f"the arguments are a JSON {type(value).__name__}, not an object"
-    return value, ""
-
-
-def finished_call(identity: str, name: str, text: str, *, cut: bool) -> ToolCall:
-    arguments, fault = parse_arguments(text, cut=cut)
-    if not name:
-        fault = fault or "the call names no tool"
-    return ToolCall(identity, name, arguments, fault)
 
 
 def host_of(url: str) -> str:

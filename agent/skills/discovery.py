@@ -180,7 +180,7 @@ class _Walk:
             self._take(Found(entry.path, file, real, hint, True, self.source, Stamp.of(status)))
 
     def _subfolder(self, path: str, name: str, link: bool, parent_real: str, depth: int) -> None:
-        real = os.path.realpath(path) if link else os.path.join(parent_real, name)  # noqa: PTH118
+        real = os.path.realpath(path) if link else f"{parent_real}/{name}"
         if link and _holds(real, self.real_root):
             self.fault(
                 path, "The link leads to a folder that holds the skills folder", "link one skill's folder"
@@ -189,7 +189,7 @@ class _Walk:
         try:
             file = self._skill_file(path)
             if file is not None:
-                self._skill(path, *file, real, depth)
+                self._skill(path, name, *file, real, depth)
                 return
         except OSError as error:
             self._block(path, error)
@@ -204,21 +204,20 @@ class _Walk:
 
     def _skill_file(self, path: str) -> tuple[str, os.stat_result] | None:
         """The folder's SKILL.md, also when its name is written in other case. Raises OSError."""
-        at = f"{path}/{SKILL_FILE}"
         try:
-            return at, os.lstat(at)
+            return SKILL_FILE, os.lstat(f"{path}/{SKILL_FILE}")
         except FileNotFoundError:
             pass
         with os.scandir(path) as entries:
             # Bounded, because what a link leads to may be anything.
             for entry in itertools.islice(entries, 1_000):
                 if entry.name.casefold() == SKILL_FILE.casefold():
-                    return entry.path, os.lstat(entry.path)
+                    return entry.name, os.lstat(entry.path)
         return None
 
-    def _skill(self, path: str, at: str, status: os.stat_result, real: str, depth: int) -> None:
-        """Take the folder `path` with its SKILL.md `at`. Raises OSError."""
-        file = f"{real}/{os.path.basename(at)}"  # noqa: PTH119
+    def _skill(self, path: str, hint: str, name: str, status: os.stat_result, real: str, depth: int) -> None:
+        """Take the folder `path` with its SKILL.md, called `name`. Raises OSError."""
+        at, file = f"{path}/{name}", f"{real}/{name}"
         if stat.S_ISLNK(status.st_mode):
             status, file = os.stat(at), os.path.realpath(at)  # noqa: PTH116
             if not _holds(real, file):
@@ -234,7 +233,6 @@ class _Walk:
             self.fault(path, "The folder is there already under another name", "remove one link", "note")
         else:
             self.folders.add(real)
-            hint = os.path.basename(path)  # noqa: PTH119
             self._take(Found(at, file, real, hint, False, self.source, Stamp.of(status)))
 
     def _take(self, found: Found) -> None:

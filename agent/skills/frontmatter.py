@@ -25,6 +25,8 @@ MAX_HEAD_CHARS = 64 * 1024
 _MAX_VALUES = 2_000
 _MAX_DEPTH = 20
 _DIGITS = re.compile(r"[-+]?(0|[1-9][0-9]{0,17})\Z")
+#: Styles of scalars that say where they end; a plain one ends at ` #`.
+_MARKED = frozenset({"'", '"', "|", ">"})
 _FLOAT = re.compile(r"[-+]?[0-9]{1,17}\.[0-9]{1,17}([eE][-+]?[0-9]{1,2})?\Z")
 
 #: Fields that say what a skill may do or needs: when one of these cannot be read, the file is refused,
@@ -168,7 +170,7 @@ def _source(node: Node, head: Sequence[str]) -> str:
 
 def _comment_trap(raw: str, node: Node, head: Sequence[str], line: int) -> Iterator[Fault]:
     """A plain `description: Fix issue #42` ends before the `#`, which its author did not mean."""
-    if canonical(raw) != "description" or not isinstance(node, ScalarNode) or node.style is not None:
+    if canonical(raw) != "description" or not isinstance(node, ScalarNode) or node.style in _MARKED:
         return
     end = node.end_mark
     if end.line < len(head) and head[end.line][end.column :].lstrip().startswith("#"):

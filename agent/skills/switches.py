@@ -103,7 +103,7 @@ class Switches:
         """The entries in force, None when nothing is known, and the fault of the file."""
         try:
             entries = _parse(read_bytes(Path(os.path.realpath(self._path)), _MAX_BYTES))
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             # While running, an editor may have the file away for a moment; at start it is a new workspace.
             return self._good or {}, None
         except (OSError, ValueError) as error:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import difflib
+import functools
 import importlib
 import logging
 import os
@@ -117,7 +118,7 @@ class ToolManager:
         """Start what tools need, without waiting for it. Built-in tools work before this too."""
         # The first call would wait for these imports, and so would everybody else on the loop.
         for module in ("jsonschema", "regex"):
-            self._workers.prepare(lambda module=module: importlib.import_module(module))
+            self._workers.prepare(functools.partial(importlib.import_module, module))
         if self._mcp:
             await self._mcp.start(self._rebuild)
 
@@ -182,7 +183,7 @@ class ToolManager:
                 raise
             # Nobody cancelled this task: something that the tool waited for was cancelled elsewhere.
             return _failed(f"{tool.name} was interrupted. Try once more, or go on without it."), "failed"
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:
             # Whatever a tool raises must reach the model as a result, or the run would end for it.
             if deadline.expired() and isinstance(error, TimeoutError):
                 return _failed(_too_late(tool)), "timeout"

@@ -45,7 +45,7 @@ _SHAPES: tuple[tuple[tuple[str, ...], re.Pattern[str]], ...] = tuple(
         ),
         # GitHub, Slack, Google
         (("github_pat_",), rf"github_pat_(?<!{_WORD}github_pat_)[A-Za-z0-9_]{{40,}}+"),
-        (("ghp_", "gho_", "ghu_", "ghs_", "ghr_"), rf"gh[pousr]_(?<!{_WORD}...._)[A-Za-z0-9]{{30,}}+"),
+        (("ghp_", "gho_", "ghu_", "ghs_", "ghr_"), rf"gh[pousr]_(?<!{_WORD}....)[A-Za-z0-9]{{30,}}+"),
         (("xox",), rf"xox(?<!{_WORD}xox)[a-z]-[A-Za-z0-9-]{{10,}}+"),
         (("xapp-",), rf"xapp-(?<!{_WORD}xapp-)[A-Za-z0-9-]{{10,}}+"),
         (("aiza",), rf"AIza(?<!{_WORD}AIza){_WORD}{{35}}"),

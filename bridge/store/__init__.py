@@ -32,12 +32,12 @@ def sqlite_path(url: str, workspace: Path) -> Path:
     """
     if url.startswith(("redis://", "rediss://", "unix://")):
         raise StoreError(
-            "store.url: Redis comes in a later version of Causeway. Use sqlite:///causeway.db, the default."
+            "Redis comes in a later version of Causeway. Use sqlite:///causeway.db, the default."
         )
     name = url.removeprefix(_SQLITE)
     if not url.startswith(_SQLITE) or name in ("", ":memory:") or name.endswith("/") or "?" in name:
         raise StoreError(
-            f"store.url: {url.split('://')[0]!r} is no address of a store. Write sqlite:/// and a file name, "
+            f"{url.split('://')[0]!r} is no address of a store. Write sqlite:/// and a file name, "
             "for example sqlite:///causeway.db (in the workspace) or sqlite:////var/lib/causeway/causeway.db."
         )
     return workspace / Path(name).expanduser()

@@ -17,7 +17,19 @@ from bridge.store.sqlite_thread import SqliteThread, SqliteWriter
 from channels.base import ChannelState, Inbound, Json, LogEntry
 
 _BUSY_SECONDS = 1.0  # one try; the threads try again
-_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+_compact = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+_escaped = json.JSONEncoder(ensure_ascii=True, separators=(",", ":")).encode
+
+
+def _encode(value: Any) -> str:
+    """JSON that SQLite takes: platforms do send half surrogate pairs, which are no UTF-8 unless escaped."""
+    text = _compact(value)
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            return _escaped(value)
+    return text
 
 
 class SqliteStore:
@@ -58,8 +70,10 @@ class SqliteStore:
 
     async def close(self) -> None:
         # The writer last: it is then the only connection, and folds the write-ahead log into the file.
-        await self._reader.stop()
-        await self._writer.stop()
+        try:
+            await self._reader.stop()
+        finally:
+            await self._writer.stop()
 
     def _open_writer(self) -> sqlite3.Connection:
         try:
@@ -178,7 +192,7 @@ class SqliteStore:
         await self._writer.run(work)
 
     async def settle_reply(self, id: str, state: Literal["delivered", "failed"], seqs: Sequence[int]) -> None:
-        """A reply that has ended keeps the end it had."""
+        """A reply that has ended keeps the end it had; one that was never written may be settled too."""
         ended, rows = self._clock(), [(seq,) for seq in seqs]
 
         def work(db: sqlite3.Connection) -> None:

@@ -1,4 +1,4 @@
-"""The Telegram channel: receives by polling in the bridge's own event loop, replies by sending and editing."""
+"""The Telegram channel: receives by polling in the bridge's event loop, replies by sending and editing."""
 
 from __future__ import annotations
 
@@ -30,13 +30,14 @@ from channels.base import (
     ReplyRef,
     TooLarge,
 )
-from channels.telegram.api import UPLOAD_TIMEOUT, Api, ApiError, Upload
+from channels.telegram.api import CALL_TIMEOUT, UPLOAD_TIMEOUT, Api, ApiError, Upload
 from channels.telegram.chunks import MAX_TEXT, split
 from channels.telegram.errors import bad_entities, not_modified, send_error
 from channels.telegram.format import markdown
 from channels.telegram.inbound import Me, is_forum, read_update
 from channels.telegram.polling import Data, Poller
 from channels.telegram.recent import Recent
+from channels.telegram.styled import PLAIN, clean
 
 log = logging.getLogger("causeway.telegram")
 
@@ -154,10 +155,9 @@ class TelegramChannel(Channel):
     # -- showing -----------------------------------------------------------------------------------------
 
     def render(self, outbound: Outbound) -> list[Chunk]:
-        chunks = [
-            Chunk(text, {"entities": entities} if entities else {})
-            for text, entities in split(markdown(outbound.text))
-        ]
+        # What Markdown shows nothing of (an empty fence) is still what was said.
+        pieces = split(markdown(outbound.text)) or split([(clean(outbound.text), PLAIN)])
+        chunks = [Chunk(text, {"entities": entities} if entities else {}) for text, entities in pieces]
         for file in outbound.files:
             head, *rest = split(markdown(file.caption), MAX_CAPTION) or [("", [])]
             chunks.append(Chunk(head[0], {"entities": head[1]} if head[1] else {}, file))
@@ -215,7 +215,7 @@ class TelegramChannel(Channel):
         """One call that changes what a chat shows. Follows a migrated group; drops refused formatting."""
         chat = address.chat
         params["chat_id"] = await self._current(chat)
-        timeout = UPLOAD_TIMEOUT if chunk.file else 30.0
+        timeout = UPLOAD_TIMEOUT if chunk.file else CALL_TIMEOUT
         for _ in range(3):
             if address.kind != "direct":
                 self._last_call.put(chat, asyncio.get_running_loop().time())

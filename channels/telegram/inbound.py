@@ -124,6 +124,8 @@ class _Mentions:
             start, end = 2 * entity["offset"], 2 * (entity["offset"] + entity["length"])
             word = units[start:end].decode("utf-16-le", "replace")
             kept = self._kept(entity, word)
+            if not kept and units[start - 2 : start] == units[end : end + 2] == _BLANK:
+                end += 2
             if kept != word:
                 units = units[:start] + kept.encode("utf-16-le", "surrogatepass") + units[end:]
         text = units.decode("utf-16-le", "replace")
@@ -240,6 +242,7 @@ _MEDIA: tuple[tuple[str, AttachmentKind, str, str], ...] = (
 )
 
 
+_BLANK = " ".encode("utf-16-le")
 _BY_MIME: dict[str, AttachmentKind] = {"image": "image", "audio": "audio", "video": "video"}
 
 

@@ -7,6 +7,7 @@ message carries an id made by the page, so the page may send it again until it h
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import logging
 import re
@@ -29,8 +30,8 @@ from channels.base import (
     Outbound,
     Receive,
     ReplyRef,
-    SendError,
     Sender,
+    SendError,
 )
 from channels.web.conversation import Conversation, Entry
 from channels.web.files import Files
@@ -41,7 +42,7 @@ log = logging.getLogger("causeway.web")
 
 COOKIE = "causeway_chat"
 MAX_TEXT = 100_000
-_CHAT = re.compile(r"[0-9a-f]{32}")
+_COOKIE_VALUE = re.compile(r"[0-9a-f]{32}")
 _MESSAGE_ID = re.compile(r"[A-Za-z0-9_-]{8,64}")
 _MAX_BODY = 1024 * 1024
 _COOKIE_SECONDS = 365 * 86_400
@@ -134,22 +135,22 @@ class WebChannel(Channel):
         return (await self._load_assets()).file_response(request, request.match_info["name"])
 
     async def _session(self, request: web.Request) -> web.Response:
-        """Makes sure that the visitor has a cookie.
+        """Makes sure that the visitor has a cookie, and that it does not grow old.
 
-        Not done by the page itself: when someone follows a link to it, the browser leaves a strict cookie out,
-        and setting a new one would cost them their conversation.
+        Not done with the page itself: when someone follows a link to it, the browser leaves a strict cookie
+        out, and setting a new one would cost them their conversation.
         """
+        known = request.cookies.get(COOKIE, "")
         response = _json({"ok": True})
-        if _chat(request) is None:
-            response.set_cookie(
-                COOKIE,
-                secrets.token_hex(16),
-                max_age=_COOKIE_SECONDS,
-                path="/",
-                httponly=True,
-                secure=request.secure,
-                samesite="Strict",
-            )
+        response.set_cookie(
+            COOKIE,
+            known if _COOKIE_VALUE.fullmatch(known) else secrets.token_hex(16),
+            max_age=_COOKIE_SECONDS,
+            path="/",
+            httponly=True,
+            secure=request.secure,
+            samesite="Strict",
+        )
         return response
 
     async def _send(self, request: web.Request) -> web.Response:
@@ -259,9 +260,9 @@ class WebChannel(Channel):
     async def end(self, ref: ReplyRef) -> None:
         """What still grows was given up: it stays as far as it was shown, also after a reload."""
         conversation = self._conversation(ref.address.chat)
-        for growing in [g for g in conversation.growing.values() if g.place["group"] == ref.id]:
-            value = {**growing.place, "text": growing.text, "at": self.env.clock()}
-            await self._append(conversation, growing.id, value)
+        for draft in [d for d in conversation.drafts.values() if d.place["group"] == ref.id]:
+            value = {**draft.place, "text": draft.text, "at": self.env.clock()}
+            await self._append(conversation, draft.id, value)
         for entry in [e for e in conversation.tools.values() if e.value["group"] == ref.id]:
             value = entry.value
             state = "failed" if value["state"] == "running" else value["state"]
@@ -295,7 +296,7 @@ class WebChannel(Channel):
             try:
                 if conversation.tools.get(entry.id) is entry:  # else the end of the reply has written it
                     await self._append(conversation, entry.id, entry.value)
-            except Exception as error:  # a card of a tool is not worth a reply; it is tried again at the end
+            except Exception as error:  # noqa: BLE001 (a tool's card costs no reply; its end tries again)
                 log.warning("a finished tool could not be written down: %s", error)
             finally:
                 self._tools.task_done()
@@ -321,8 +322,9 @@ def _language(request: web.Request) -> str:
 
 
 def _chat(request: web.Request) -> str | None:
+    """The visitor's chat. A digest of the cookie, so that a log or a folder's name does not give it away."""
     cookie = request.cookies.get(COOKIE, "")
-    return cookie if _CHAT.fullmatch(cookie) else None
+    return hashlib.sha256(cookie.encode()).hexdigest()[:32] if _COOKIE_VALUE.fullmatch(cookie) else None
 
 
 def _visitor(request: web.Request) -> str:

@@ -19,7 +19,7 @@ _MAX_SENT = 1000
 
 
 @dataclass(slots=True)
-class Growing:
+class Draft:
     """Text of a reply that is not final."""
 
     id: str
@@ -41,7 +41,7 @@ class Busy:
     on: bool
 
 
-Item: TypeAlias = Growing | Entry | Busy
+Item: TypeAlias = Draft | Entry | Busy
 
 
 @dataclass(eq=False, slots=True)
@@ -71,7 +71,7 @@ class Conversation:
     def __init__(self, chat: str) -> None:
         self.chat = chat
         self.pages: set[Page] = set()
-        self.growing: dict[str, Growing] = {}
+        self.drafts: dict[str, Draft] = {}
         self.tools: dict[str, Entry] = {}
         #: Messages known to be in the log; `loaded` once the log was looked at.
         self.sent: OrderedDict[str, None] = OrderedDict()
@@ -86,9 +86,7 @@ class Conversation:
 
     @property
     def idle(self) -> bool:
-        return not (
-            self.pages or self.growing or self.tools or self.sending.locked() or self.writing.locked()
-        )
+        return not (self.pages or self.drafts or self.tools or self.sending.locked() or self.writing.locked())
 
     # -- order ---------------------------------------------------------------------------------------
 
@@ -117,11 +115,11 @@ class Conversation:
             page.put(key, item)
 
     def grow(self, id: str, place: dict[str, Any], text: str) -> None:
-        growing = self.growing.get(id)
-        if growing is None:
-            growing = self.growing[id] = Growing(id, place, text)
-        growing.text = text
-        self.show(id, growing)
+        draft = self.drafts.get(id)
+        if draft is None:
+            draft = self.drafts[id] = Draft(id, place, text)
+        draft.text = text
+        self.show(id, draft)
 
     def tool(self, entry: Entry) -> None:
         self.tools[entry.id] = entry
@@ -129,7 +127,7 @@ class Conversation:
 
     def logged(self, entry: Entry) -> None:
         """The entry is in the log: it replaces what was in memory of it."""
-        self.growing.pop(entry.id, None)
+        self.drafts.pop(entry.id, None)
         if entry.value.get("state") != "running":
             self.tools.pop(entry.id, None)
         self.show(entry.id, entry)
@@ -140,8 +138,8 @@ class Conversation:
         return page
 
     def show_unfinished(self, page: Page, now: float) -> None:
-        for growing in self.growing.values():
-            page.put(growing.id, growing)
+        for draft in self.drafts.values():
+            page.put(draft.id, draft)
         for entry in self.tools.values():
             page.put(entry.id, entry)
         page.put("busy", Busy(self.busy(now)))

@@ -28,7 +28,7 @@ _LINK = 'target="_blank" rel="noopener noreferrer nofollow"'
 
 
 def blocks(text: str) -> list[str]:
-    """The HTML of each top-level block of `text`. About 0.4 ms a kilobyte; longer texts belong in a thread."""
+    """The HTML of each top-level block of `text`. About 0.4 ms a kilobyte: long ones in a thread."""
     parser = _parser()
     env: dict[str, Any] = {}
     tokens = parser.parse(text, env)

@@ -18,7 +18,7 @@ _FOLDER = Path(__file__).parent / "assets"
 _TYPES = {"app.js": "text/javascript", "style.css": "text/css", "icon.svg": "image/svg+xml"}
 #: Texts that the script uses after the page was loaded.
 _SCRIPT_LABELS = (
-    "web.connecting", "web.online", "web.offline", "web.stopping", "web.waiting", "web.not_sent", "web.retry",
+    "web.connecting", "web.online", "web.offline", "web.waiting", "web.not_sent", "web.retry",
     "web.copy", "web.copied", "web.tool.running", "web.tool.done", "web.tool.failed", "web.tool.input",
     "web.tool.output", "web.new_conversation", "web.you", "web.bot", "web.file",
 )  # fmt: skip

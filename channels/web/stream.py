@@ -16,7 +16,7 @@ from typing import Any
 from aiohttp import web
 
 from channels.base import ChannelState, LogEntry
-from channels.web.conversation import Busy, Conversation, Entry, Growing, Page
+from channels.web.conversation import Busy, Conversation, Draft, Entry, Page
 from channels.web.html import blocks
 
 log = logging.getLogger("causeway.web")
@@ -28,7 +28,7 @@ HEARTBEAT_SECONDS = 15.0
 WRITE_TIMEOUT = 20.0
 #: Characters up to which Markdown is rendered on the event loop (about 5 ms).
 _SHORT = 10_000
-#: A page rests this many times as long as its last rendering took, so a long reply does not eat the processor.
+#: A page rests this many times as long as its last rendering took: long replies must not eat the processor.
 _REST = 8
 _HEADERS = {
     "Content-Type": "text/event-stream; charset=utf-8",
@@ -114,8 +114,8 @@ async def _follow(writer: _Writer, page: Page) -> None:
                 await writer.event("ping", "{}")
             continue
         key, item = page.waiting.popitem(last=False)
-        if isinstance(item, Growing):
-            await writer.growing(item, page)
+        if isinstance(item, Draft):
+            await writer.draft(item, page)
         elif isinstance(item, Entry):
             writer.shown.pop(key, None)
             long = len(item.value.get("text", "")) > _SHORT
@@ -141,7 +141,7 @@ class _Writer:
         async with asyncio.timeout(WRITE_TIMEOUT):
             await self._response.write(f"{head}data: {data}\n\n".encode("utf-8", "replace"))
 
-    async def growing(self, item: Growing, page: Page) -> None:
+    async def draft(self, item: Draft, page: Page) -> None:
         begun = time.monotonic()
         text = item.text
         now = safe_blocks(text) if len(text) <= _SHORT else await asyncio.to_thread(safe_blocks, text)

@@ -1,7 +1,7 @@
 """An MCP server over stdio in plain Python, quick to start, with faults on demand. Speaks 2025-06-18.
 
-Run as a program; every option is a fault or a feature. `--tools FILE` holds the list as JSON and is read at each
-tools/list, so that a test can change it.
+Run as a program; every option is a fault or a feature. `--tools FILE` holds the list as JSON and is read at
+each tools/list, so that a test can change it.
 """
 
 from __future__ import annotations
@@ -44,15 +44,17 @@ DEFAULT = [
 ]  # fmt: skip
 
 PNG = b"\x89PNG\r\n\x1a\n" + b"\x00" * 300_000
+WAV = base64.b64encode(b"RIFF" * 9).decode()
+PDF = base64.b64encode(b"%PDF-1").decode()
 SHAPES: dict[str, dict[str, Any]] = {
     "structured": {"content": [], "structuredContent": {"n": 1}},
     "png": {"content": [
         {"type": "image", "data": base64.b64encode(PNG).decode(), "mimeType": "image/png"}]},
-    "audio": {"content": [{"type": "audio", "data": base64.b64encode(b"RIFF" * 9).decode(), "mimeType": "audio/wav"}]},
+    "audio": {"content": [{"type": "audio", "data": WAV, "mimeType": "audio/wav"}]},
     "error": {"content": [{"type": "text", "text": "no"}], "isError": True},
     "resource": {"content": [{"type": "resource", "resource": {"uri": "note://1", "text": "the note"}}]},
     "blob": {"content": [{"type": "resource", "resource": {
-        "uri": "file://x.pdf", "mimeType": "application/pdf", "blob": base64.b64encode(b"%PDF-1").decode()}}]},
+        "uri": "file://x.pdf", "mimeType": "application/pdf", "blob": PDF}}]},
     "link": {"content": [{"type": "resource_link", "uri": "https://example.org/a", "name": "a page"}]},
     "odd": {"content": [{"type": "hologram"}, {"type": "image"}, {"type": "text", "text": "still here"}]},
     "nothing": {"content": []},

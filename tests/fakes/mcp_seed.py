@@ -1,4 +1,4 @@
-"""A minimal stdio server of the kind that tutorials print: one tool, and an error in answer to notifications."""
+"""A minimal stdio server as tutorials print it: one tool, and an error in answer to notifications."""
 
 from __future__ import annotations
 

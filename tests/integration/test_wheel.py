@@ -85,7 +85,8 @@ def free_port() -> int:
 def bridge(environment: Path, tmp_path: Path) -> Iterator[Bridge]:
     port, output = free_port(), tmp_path / "output"
     config = tmp_path / "config.yaml"
-    config.write_text(json.dumps({"workspace": str(tmp_path / "workspace"), "server": {"port": port}}))
+    settings = {"model": {"provider": "demo"}, "server": {"port": port}}
+    config.write_text(json.dumps({"workspace": str(tmp_path / "workspace"), **settings}))
     with output.open("wb") as sink:
         process = subprocess.Popen(
             [environment / "bin" / "causeway", "run", "--config", config],

@@ -25,8 +25,9 @@ from agent.models.base import (
 )
 from agent.skills.manager import SkillManager
 from agent.tools.base import Annotations, Caller, FunctionTool, ToolContext, ToolResult
-from agent.tools.manager import ToolManager, ToolSettings
-from agent.tools.results import Masker
+from agent.tools.manager import ToolManager
+from agent.tools.masking import Masker
+from agent.tools.settings import ToolSettings
 from tests.fakes.history import MemoryHistory
 from tests.fakes.scripted import Answer, Scripted, calls, check, results, says
 

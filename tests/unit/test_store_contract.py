@@ -93,6 +93,13 @@ async def test_a_message_comes_out_of_the_inbox_as_it_went_in(store: Store) -> N
     assert (waiting.session, waiting.run) == ("s", None)
 
 
+async def test_text_that_is_no_proper_unicode_is_kept_as_it_came(store: Store) -> None:
+    broken = message(text="half a pair \ud83d, a NUL \x00, and 你好")
+    assert await store.accept(broken, "s", 10) == "accepted"
+    [waiting] = await store.next("s")
+    assert waiting.inbound == broken
+
+
 async def test_the_inbox_keeps_the_order_of_arrival_and_counts_on_over_all_sessions(store: Store) -> None:
     for number in range(6):
         await store.accept(message(str(number)), f"s{number % 2}", 10)
@@ -286,14 +293,17 @@ async def test_settling_takes_the_answered_messages_out_in_the_same_step(store: 
     assert await store.pending_replies(["telegram"]) == []
 
 
-async def test_an_end_or_a_chunk_without_its_reply_is_an_error_and_writes_nothing(store: Store) -> None:
+async def test_messages_leave_the_inbox_even_when_their_reply_was_never_written(store: Store) -> None:
     await store.accept(message(), "s", 10)
     [waiting] = await store.next("s")
-    with pytest.raises(ValueError, match="no-such"):
-        await store.settle_reply("no-such", "delivered", [waiting.seq])
-    with pytest.raises(ValueError, match="no-such"):
-        await store.put_chunk("no-such", StoredChunk(0, "sent"))
-    assert await inbox(store) == ["1"]
+    await store.settle_reply("never-written", "failed", [waiting.seq])
+    assert await inbox(store) == []
+    assert await store.reply("never-written") is None
+
+
+async def test_a_chunk_of_a_reply_that_was_never_written_is_an_error(store: Store) -> None:
+    with pytest.raises(ValueError, match="never-written"):
+        await store.put_chunk("never-written", StoredChunk(0, "sent"))
 
 
 async def test_pending_replies_come_oldest_first_and_only_of_the_named_channels(store: Store) -> None:
@@ -369,6 +379,8 @@ async def test_settings_are_kept_by_scope_and_key(backend: Backend) -> None:
         for number, value in enumerate(values):
             await store.put_setting("scope", str(number), value)
         await store.put_setting("other", "0", "mine")
+        await store.put_setting("other", "a\0b", "with")
+        await store.put_setting("other", "a\0c", "NUL")
         await store.put_setting("scope", "1", "newer")
         await store.put_setting("scope", "gone", "x")
         await store.put_setting("scope", "gone", None)
@@ -377,6 +389,7 @@ async def test_settings_are_kept_by_scope_and_key(backend: Backend) -> None:
         assert await store.get_setting("scope", "1") == "newer"
         assert [await store.get_setting("scope", str(n)) for n in range(2, 6)] == values[2:]
         assert await store.get_setting("other", "0") == "mine"
+        assert await store.get_setting("other", "a\0b") == "with"
         assert await store.get_setting("scope", "gone") is None
         assert await store.get_setting("scope", "never") is None
 

@@ -59,7 +59,7 @@ class _Reader(HTMLParser):
         elif tag == "li":
             self._item()
         elif tag in ("ul", "ol"):
-            self._break("\n" if self._lists else "\n\n")
+            self._break("" if self._lists else "\n\n")
             self._lists.append(1 if tag == "ol" else -1)
             del self._lists[20:]
         elif tag == "pre":
@@ -90,7 +90,7 @@ class _Reader(HTMLParser):
             self._break("\n```\n\n")
         elif tag in ("ul", "ol") and self._lists:
             self._lists.pop()
-            self._break("\n" if self._lists else "\n\n")
+            self._break("" if self._lists else "\n\n")
         elif tag == "a" and self._links:
             self._close_link()
         elif tag in _HEADINGS or tag in _BLOCKS:

@@ -169,11 +169,11 @@ def _finder(pattern: str, literal: bool, ignore_case: bool, limits: _Limits) -> 
 def _chooser(glob: str) -> Callable[[str, str], bool]:
     """Whether a file (its name, its path below the start) fits the glob."""
     glob = glob.removeprefix("./") or "*"
-    while glob.startswith("**/"):
-        glob = glob[3:]
-    if "/" in glob:
-        return lambda name, path: fnmatch.fnmatchcase(path, glob.replace("**/", "*"))
-    return lambda name, path: fnmatch.fnmatchcase(name, glob)
+    if "/" not in glob:
+        return lambda name, path: fnmatch.fnmatchcase(name, glob)
+    # A star takes slashes too here; `**/` may also stand for no folder at all.
+    globs = {glob, glob.removeprefix("**/"), glob.replace("/**/", "/")}
+    return lambda name, path: any(fnmatch.fnmatchcase(path, one) for one in globs)
 
 
 def _files(

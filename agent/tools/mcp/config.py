@@ -266,7 +266,7 @@ def _spec(name: str, entry: Any, expander: Expander, warnings: list[str]) -> Ser
 def _kind(entry: dict[str, Any], given: dict[str, Any]) -> Kind:
     has_command, has_url = given["command"] not in (None, ""), given["url"] not in (None, "")
     if has_command and has_url:
-        url_key = next(key for key in _ALIASES["url"] if entry.get(key))
+        url_key = next(key for key in _ALIASES["url"] if entry.get(key) not in (None, ""))
         raise EntryError(f"it has both 'command' and {url_key!r}; keep one of them")
     if not has_command and not has_url:
         raise EntryError("it has neither 'command' (a local server) nor 'url' (a remote one)")
@@ -292,7 +292,7 @@ def _local(common: dict[str, Any], given: dict[str, Any], expander: Expander) ->
         if looks_secret(key):
             expander.note_secret(value)
     expanded = [expander.expand(word) for word in words]
-    if not expanded[0]:
+    if not expanded or not expanded[0]:
         raise EntryError("its 'command' is empty")
     if any("\0" in word for word in expanded):
         raise EntryError("its command line contains a NUL character")

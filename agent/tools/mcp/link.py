@@ -121,6 +121,8 @@ class Link:
 
     async def call(self, tool: str, arguments: dict[str, Any], timeout: float) -> Reply:
         """Run a tool. Cancelling it, or its deadline, tells the server to stop. Raises McpFault."""
+        if self._wire.ended:
+            raise SessionGone("the session has ended.")
         try:
             result = await self._client.call_tool(tool, arguments, read_timeout_seconds=timeout)
         except (MCPError, ValidationError, RuntimeError, anyio.ClosedResourceError) as fault:

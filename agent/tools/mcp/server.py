@@ -39,7 +39,7 @@ State = Literal["starting", "ready", "failed", "restarting", "needs_auth", "disa
 class Patience:
     """How long things may take and how often they may fail; seconds unless said otherwise."""
 
-    first_pause: float = 1.0  # before the first restart; doubles each time
+    first_pause: float = 0.5  # before the first restart; doubles each time
     longest_pause: float = 60.0
     failures: int = 5  # in a row, then the server rests
     settled: float = 60.0  # a life this long ends a row of failures
@@ -153,7 +153,7 @@ class McpServer:
                 return await self._call_once(link, tool, arguments, timeout)
             except SessionGone:
                 self._end_session(link, _FORGOTTEN)
-                link = await self._usable(min(timeout, self._around.patience.listing), instead_of=link)
+                link = await self._usable(min(timeout, self._around.patience.reconnect), instead_of=link)
                 return await self._call_once(link, tool, arguments, timeout)
         finally:
             self._calls -= 1
@@ -370,6 +370,8 @@ class McpServer:
     def _end_session(self, link: Link | None, why: str) -> None:
         if link is None or link is self._link:
             self._ending = self._ending or why
+            if self.state == "ready" and not self._stopping:
+                self._set("restarting", "its session has ended")  # so that calls wait for the next one
             self._wake.set()
 
     def _note_noise(self) -> None:
