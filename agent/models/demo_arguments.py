@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from typing import Any
 
 from agent.models.base import ToolSpec
 
-_PAIR = re.compile(r"""([A-Za-z_][\w.-]*)\s*[=＝]\s*("(?:[^"\\]|\\.)*"|'[^']*'|“[^”]*”|[^\s,，]+)""")
+_QUOTED = re.compile(r"""\s*("(?:[^"\\]|\\.)*"|'[^']*'|“[^”]*”|`[^`]*`)""")
 
 
 def parse_arguments(tool: ToolSpec, rest: str) -> dict[str, Any]:
@@ -26,16 +27,32 @@ def parse_arguments(tool: ToolSpec, rest: str) -> dict[str, Any]:
         if not isinstance(value, dict):
             raise ValueError("not an object")
         return value
-    properties = properties(tool)
-    pairs = {
-        key: typed(unquote(value), properties.get(key))
-        for key, value in _PAIR.findall(rest)
-        if key in properties
-    }
+    known = properties(tool)
+    pairs = {key: typed(value, known[key]) for key, value in _pairs(list(known), rest)}
     if pairs or not rest:
         return pairs
-    texts = [name for name in required(tool) or list(properties) if kind(properties.get(name)) == "string"]
+    texts = [name for name in required(tool) or list(known) if kind(known.get(name)) == "string"]
     return {texts[0]: unquote(rest)} if len(texts) == 1 else {}
+
+
+def _pairs(names: list[str], text: str) -> Iterator[tuple[str, str]]:
+    """The `name=value` pairs of known names; a value without quotes ends before the next name."""
+    if not names:
+        return
+    key = re.compile(rf"(?<![\w.-])({'|'.join(map(re.escape, names))})\s*[=＝]", re.I)
+    originals = {name.lower(): name for name in names}
+    found = key.search(text)
+    while found is not None:
+        quoted = _QUOTED.match(text, found.end())
+        following = key.search(text, quoted.end() if quoted else found.end())
+        end = following.start() if following else len(text)
+        value = (
+            quoted[1]
+            if quoted
+            else re.sub(r"(\s+and|\s*和)?[\s,，;]*$", "", text[found.end() : end], flags=re.I)
+        )
+        yield originals[found[1].lower()], unquote(value)
+        found = following
 
 
 def unquote(text: str) -> str:
@@ -49,21 +66,21 @@ def unquote(text: str) -> str:
 
 
 def typed(text: str, schema: object) -> Any:
-    kind = kind(schema)
-    if kind == "string":
+    wanted = kind(schema)
+    if wanted == "string":
         return text
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
         return text
-    return int(value) if kind == "integer" and isinstance(value, float) and value.is_integer() else value
+    return int(value) if wanted == "integer" and isinstance(value, float) and value.is_integer() else value
 
 
 def kind(schema: object) -> str:
-    kind = schema.get("type", "string") if isinstance(schema, dict) else ""
-    return (
-        next((str(one) for one in kind if one != "null"), "string") if isinstance(kind, list) else str(kind)
-    )
+    found = schema.get("type", "string") if isinstance(schema, dict) else ""
+    if isinstance(found, list):
+        return next((str(one) for one in found if one != "null"), "string")
+    return str(found)
 
 
 def properties(tool: ToolSpec) -> dict[str, Any]:
@@ -91,6 +108,6 @@ _ALIASES = {
 
 def parameter(tool: ToolSpec, meaning: str) -> str:
     """The tool's own name for a parameter of that meaning."""
-    properties = properties(tool)
-    known = next((name for name in _ALIASES[meaning] if name in properties), None)
+    names = properties(tool)
+    known = next((name for name in _ALIASES[meaning] if name in names), None)
     return known or next(iter(required(tool)), meaning)

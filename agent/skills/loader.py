@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from agent.skills.discovery import Found, shown
-from agent.skills.frontmatter import KNOWN, BadValue, Document, Fault, canonical, compose, parse, plain
+from agent.skills.frontmatter import GUARDED, BadValue, Document, Fault, canonical, compose, parse, plain
 from agent.skills.recovery import from_json
 from agent.skills.requirements import flag, parse_requirements
 from agent.skills.skill import VIRTUAL_ROOT, Diagnostic, Skill
@@ -28,6 +28,9 @@ MAX_DESCRIPTION = 4_096
 FORMAT_DESCRIPTION = 1_024
 _FORMAT_NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*\Z")
 _SETUP = re.compile(r"^#{1,6}[ \t]+setup[ \t]*#*[ \t]*$", re.IGNORECASE)
+#: Programs that keep their metadata in a block of their own, and fields that make any block such a one.
+_PROGRAMS = frozenset({"causeway", "cowagent", "openclaw", "clawdbot", "nanobot"})
+_OURS = frozenset({"requires", "os", "always", "defaultenabled"})
 _TOOL = re.compile(r"(?:[^\s,(]|\([^)]*\))+")
 
 
@@ -181,7 +184,10 @@ def _metadata(document: Document) -> Mapping[str, Any]:
         raise Refused(line, "The metadata is neither a mapping nor a JSON object", cure)
     if len(value) == 1:
         ((key, inner),) = value.items()
-        if isinstance(inner, dict) and canonical(key) not in KNOWN:
+        ours = isinstance(inner, dict) and bool(_OURS & {canonical(item) for item in inner})
+        if isinstance(inner, dict) and (
+            canonical(key) in _PROGRAMS or (ours and canonical(key) not in GUARDED)
+        ):
             return inner  # one block for one program, as `metadata: {openclaw: {...}}`
     return value
 

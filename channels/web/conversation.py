@@ -53,6 +53,8 @@ class Page:
     closed: bool = False
 
     def put(self, key: str, item: Item) -> None:
+        if self.closed:
+            return
         # Always at the end: entries must reach the page in the order of the log, or a page that reconnects
         # after a later one would never get the earlier one.
         self.waiting.pop(key, None)

@@ -25,7 +25,7 @@ def number(text: str) -> str:
 
 
 class Stage:
-    """A bridge process between a fake Telegram, a model whose answers follow from the question, and a shell."""
+    """A bridge process, a fake Telegram, a model whose answers follow from the question, and a shell."""
 
     def __init__(self, folder: Path, fake: FakeTelegram, model: ScriptedModel, gate: Gate) -> None:
         self.fake = fake

@@ -126,5 +126,6 @@ async def bench(
     finally:
         await hub.stop()
         assert hub.tools == ()
-        left = [task for task in asyncio.all_tasks() - before if not task.done()]
-        assert left == []
+        # A double's own server may still be at work on a request that the hub gave up.
+        new = [task for task in asyncio.all_tasks() - before if "RequestHandler" not in repr(task)]
+        assert [task for task in new if not task.done()] == []

@@ -626,6 +626,8 @@ async def _params(request: web.Request) -> Json:
             params[key] = (value.filename, value.content_type, value.file.read())
         elif isinstance(value, str) and value[:1] in ("[", "{") and key not in ("text", "caption"):
             params[key] = json.loads(value)
+        elif value in ("true", "false"):
+            params[key] = value == "true" if key not in ("text", "caption") else value
         else:
             params[key] = value
     return params

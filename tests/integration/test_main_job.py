@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import re
 import statistics
@@ -23,6 +24,9 @@ from tests.fakes.transcript import Gate
 from tests.harness import bridge, openai_at
 
 TIME = {"mcpServers": {"time": {"command": sys.executable, "args": ["-m", "mcp_server_time"]}}}
+PIXEL = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+)
 API = {"channels": {"api": {}}}
 
 
@@ -183,20 +187,28 @@ async def test_llmock_drives_a_turn_with_two_tool_calls(tmp_path: Path, protocol
             await two_calls(tmp_path, protocol, gate)
 
 
-LLMOCK_SCENARIO: dict[str, Any] = {}
+LLMOCK_SCENARIO: dict[str, Any] = {
+    "behaviors": [
+        {
+            "type": "reply",
+            "tool_calls": [
+                {"name": "ls", "arguments": {"path": "."}},
+                {"name": "time__get_current_time", "arguments": {"timezone": "Asia/Tokyo"}},
+            ],
+        },
+        {"type": "reply", "text": "No files; it is late in Tokyo."},
+    ]
+}
 
 
 # -- 4: servers come and go -----------------------------------------------------------------------------
 
 
 def slow_server(seconds: float) -> dict[str, Any]:
-    return {
-        "command": sys.executable,
-        "args": [
-            "-c",
-            f"import time; time.sleep({seconds}); import runpy; runpy.run_module('mcp_server_time', run_name='__main__')",
-        ],
-    }
+    code = (
+        f"import runpy, time; time.sleep({seconds}); runpy.run_module('mcp_server_time', run_name='__main__')"
+    )
+    return {"command": sys.executable, "args": ["-c", code]}
 
 
 async def first_answers(
@@ -380,10 +392,6 @@ async def test_a_failure_is_one_human_sentence_and_the_next_message_works(tmp_pa
 
 
 async def test_pictures_reach_the_model(tmp_path: Path) -> None:
-    pixel = bytes.fromhex(
-        "89504e470d0a1a0a0000000d4948445200000001000000010806000000 1f15c4890000000d49444154789c6360606060000000050001"
-        "a5f645400000000049454e44ae426082".replace(" ", "")
-    )
     async with FakeTelegram() as fake, ScriptedModel([Say("a dot")]).running() as model:
         settings = {
             "model": openai_at(model.openai_url),
@@ -391,7 +399,7 @@ async def test_pictures_reach_the_model(tmp_path: Path) -> None:
             "access": {"telegram": {"direct": "open"}},
         }
         async with bridge(tmp_path, settings):
-            photo = {"file_id": fake.file(pixel, "p.png"), "file_unique_id": "u", "width": 1, "height": 1}
+            photo = {"file_id": fake.file(PIXEL, "p.png"), "file_unique_id": "u", "width": 1, "height": 1}
             fake.say(5, "what is this?", photo=[photo])
             await fake.wait_for(lambda: fake.chat(5).texts == ["a dot"])
         sent = json.dumps(model.seen[0].body["messages"][-1])

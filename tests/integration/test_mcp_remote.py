@@ -116,7 +116,7 @@ async def serving(handler: Callable[[web.Request], Awaitable[web.StreamResponse]
         await runner.cleanup()
 
 
-async def test_a_server_over_streamable_http_is_called_told_of_changes_and_found_again(
+async def test_a_server_over_streamable_http_is_called_and_found_again(
     tmp_path: Path,
 ) -> None:
     port = free_port()
@@ -169,7 +169,7 @@ async def test_mc_08_a_forgotten_session_is_opened_once_for_all_waiting_calls(tm
         assert starts == [None, None], "the second session was asked for with the old id, or more than once"
 
 
-async def test_mc_22_a_header_from_the_environment_arrives_and_a_refused_one_needs_a_login(
+async def test_mc_22_a_header_from_the_environment_arrives_and_a_refused_one_is_told(
     tmp_path: Path,
 ) -> None:
     double = Double()

@@ -15,7 +15,7 @@ from bridge.app import App
 from bridge.config import load_config
 from bridge.log import set_up
 from tests.fakes.llm import Call, Say, ScriptedModel, Seen, free_port
-from tests.fakes.telegram import FakeTelegram
+from tests.fakes.telegram import TOKEN, FakeTelegram
 from tests.harness import bridge, clean_environ, openai_at, write_config
 
 CANARY = "123:CANARY"
@@ -119,9 +119,7 @@ async def test_sc_07_a_file_outside_the_session_is_never_sent(tmp_path: Path) ->
     async with FakeTelegram() as fake, ScriptedModel(answer).running() as model:
         settings = {
             "model": openai_at(model.openai_url),
-            "channels": {
-                "telegram": {"token": "123456789:AAFakeTokenForTestsOnly_abcdefghijk", "base_url": fake.url}
-            },
+            "channels": {"telegram": {"token": TOKEN, "base_url": fake.url}},
             "access": {"telegram": {"admins": ["5"]}},
             "tools": {"bash": {"enabled": True}},
         }
@@ -145,9 +143,7 @@ async def test_a_message_that_comes_while_a_tool_runs_is_answered_after_it_ag_01
     async with FakeTelegram() as fake, ScriptedModel(answer).running() as model:
         settings = {
             "model": openai_at(model.openai_url),
-            "channels": {
-                "telegram": {"token": "123456789:AAFakeTokenForTestsOnly_abcdefghijk", "base_url": fake.url}
-            },
+            "channels": {"telegram": {"token": TOKEN, "base_url": fake.url}},
             "access": {"telegram": {"admins": ["5"]}},
             "tools": {"bash": {"enabled": True}},
         }

@@ -61,7 +61,7 @@ async def test_sigterm_ends_within_the_grace_time_and_leaves_nothing(tmp_path: P
             assert await bridge.terminate() == 0
             took = time.monotonic() - began
             assert took < 1 + 6, f"{took:.1f} s"
-            gone, alive = psutil.wait_procs(children, timeout=0.5)
+            _, alive = psutil.wait_procs(children, timeout=0.5)
             assert not alive, alive
             for complaint in COMPLAINTS:
                 assert complaint not in bridge.output, bridge.output

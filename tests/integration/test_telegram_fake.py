@@ -137,20 +137,20 @@ async def test_places_that_do_not_exist_are_refused_in_the_servers_words(fake: F
     fake.chat(-1, migrated_to=-2)
     fake.chat(-100, is_forum=True, topics={7})
     async with library(fake) as bot:
-        with pytest.raises(BadRequest, match="(?i)chat not found"):
+        with pytest.raises(BadRequest, match=r"(?i)chat not found"):
             await bot.send_message(99, "x")
         with pytest.raises(Forbidden, match="blocked"):
             await bot.send_message(6, "x")
         with pytest.raises(ChatMigrated):
             await bot.send_message(-1, "x")
         for thread in (1, 8):
-            with pytest.raises(BadRequest, match="(?i)message thread not found"):
+            with pytest.raises(BadRequest, match=r"(?i)message thread not found"):
                 await bot.send_message(-100, "x", message_thread_id=thread)
         assert await bot.send_chat_action(-100, "typing", message_thread_id=1)
         message = await bot.send_message(-100, "x", message_thread_id=7)
-        with pytest.raises(BadRequest, match="(?i)message is not modified"):
+        with pytest.raises(BadRequest, match=r"(?i)message is not modified"):
             await bot.edit_message_text("x", -100, message.message_id)
-        with pytest.raises(BadRequest, match="(?i)message to edit not found"):
+        with pytest.raises(BadRequest, match=r"(?i)message to edit not found"):
             await bot.edit_message_text("y", -100, 1)
 
 

@@ -49,7 +49,7 @@ class Bench:
 
 
 def make_context(root: Path, caller: Caller) -> ToolContext:
-    """A session's folder, `secret.txt` outside of it, and two skills: `notes` (a folder), `single` (a file)."""
+    """A session's folder, `secret.txt` outside of it, and the skills `notes` and `single` (one file)."""
     folder = root / "sessions" / "s1"
     folder.mkdir(parents=True)
     (root / "secret.txt").write_text(SECRET)

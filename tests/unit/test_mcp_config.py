@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.tools.mcp.config import ConfigError, McpConfig, ServerSpec, parse_config
@@ -265,6 +265,7 @@ def test_whatever_an_entry_holds_it_becomes_a_server_or_a_fault(servers: dict[st
     assert sorted([s.name for s in config.servers] + [b.name for b in config.bad]) == sorted(servers)
 
 
+@settings(max_examples=60, deadline=None)
 @given(st.binary(max_size=60))
 def test_any_bytes_give_a_configuration_or_a_config_error(data: bytes) -> None:
     try:

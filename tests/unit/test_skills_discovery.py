@@ -328,6 +328,23 @@ def test_metadata_that_may_have_held_requirements_is_never_passed_over(tmp_path:
     assert result.diagnostics[0].line == 4
 
 
+@pytest.mark.parametrize(
+    ("metadata", "kept"),
+    [
+        ("{openclaw: {emoji: x}}", {"emoji": "x"}),
+        ("{other: {os: linux}}", {"os": "linux"}),
+        ("{other: {k: v}}", {"other": {"k": "v"}}),
+        ("{openclaw: {emoji: x}, version: 1}", {"openclaw": {"emoji": "x"}, "version": 1}),
+    ],
+)
+def test_one_programs_block_is_unwrapped_only_when_it_is_alone(
+    tmp_path: Path, metadata: str, kept: dict[str, object]
+) -> None:
+    skill = loaded(tmp_path, "name: thing", "description: d", f"metadata: {metadata}").skill
+    assert skill
+    assert skill.metadata == kept
+
+
 def test_install_hints_of_any_shape_do_no_harm(tmp_path: Path) -> None:
     result = loaded(tmp_path, "name: thing", "description: d", "metadata:", "  install: [{kind: null}]")
     assert result.skill

@@ -100,7 +100,7 @@ class _Reader(HTMLParser):
         self._check()
         if self._in_title:
             self.title = (self.title + data)[:500]
-        if not self._skipping:
+        elif not self._skipping:
             self._add(data if self._preformatted else _SPACE.sub(" ", data))
 
     def _item(self) -> None:

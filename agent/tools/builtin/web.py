@@ -14,6 +14,7 @@ import zlib
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from agent.tools.base import Annotations, FunctionTool, ToolContext, ToolFailure, ToolResult
 from agent.tools.builtin import schema
@@ -214,6 +215,7 @@ def _checked_url(address: str, base: URL | None = None) -> URL:
         if base is not None:
             url = base.join(url)
         host, port = url.host, url.port
+        written = urlsplit(address).netloc
     except ValueError as error:
         raise ToolFailure(
             "The address is not valid.", cure="Use one such as https://example.org/page."
@@ -223,7 +225,8 @@ def _checked_url(address: str, base: URL | None = None) -> URL:
         raise ToolFailure(f"{scheme} cannot be read.", "Only http and https can.", "Use a web address.")
     if not host or not port:
         raise ToolFailure("The address names no host.", cure="Use one such as https://example.org/page.")
-    if url.user is not None or url.password is not None or "@" in url.raw_authority:
+    # Looked for in the address as written, too: a parser may drop an empty user name.
+    if url.user is not None or url.password is not None or "@" in written:
         raise ToolFailure(
             "The address holds a user name or password.",
             "Such addresses are refused.",

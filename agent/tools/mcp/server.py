@@ -45,6 +45,7 @@ class Patience:
     settled: float = 60.0  # a life this long ends a row of failures
     resting_remote: float = 300.0  # a resting remote server is tried again this often
     reconnect: float = 5.0  # a call waits this long for a server that is restarting
+    forgotten: float = 2.0  # for calls under way in a remote session that the server forgot
     between_listings: float = 0.2
     listing: float = 30.0
     leaving: float = 10.0  # to close a session that is not a process (a process has `grace`)
@@ -146,20 +147,16 @@ class McpServer:
         While the server restarts the call waits a few seconds for it. A remote session that was forgotten
         is opened anew once for all calls that meet it, and each is sent once more: it was not run.
         """
-        self._calls += 1
+        link = await self._usable(min(timeout, self._around.patience.reconnect))
         try:
-            link = await self._usable(min(timeout, self._around.patience.reconnect))
-            try:
-                return await self._call_once(link, tool, arguments, timeout)
-            except SessionGone:
-                self._end_session(link, _FORGOTTEN)
-                link = await self._usable(min(timeout, self._around.patience.reconnect), instead_of=link)
-                return await self._call_once(link, tool, arguments, timeout)
-        finally:
-            self._calls -= 1
-            self._changed(tell=False)
+            return await self._call_once(link, tool, arguments, timeout)
+        except SessionGone:
+            self._end_session(link, _FORGOTTEN)
+            link = await self._usable(min(timeout, self._around.patience.reconnect), instead_of=link)
+            return await self._call_once(link, tool, arguments, timeout)
 
     async def _call_once(self, link: Link, tool: str, arguments: dict[str, Any], timeout: float) -> Reply:
+        self._calls += 1
         try:
             # The SDK's own deadline tells the server; this one holds if the SDK cannot even write.
             async with asyncio.timeout(timeout + 6.0):
@@ -170,6 +167,9 @@ class McpServer:
             self._note_change()  # a dead connection shows itself when the list is read
             why = await link.farewell() if self.spec.kind == "stdio" else str(fault)
             raise Down(f"{why.rstrip('.')} during the call; it is being restarted.") from fault
+        finally:
+            self._calls -= 1
+            self._changed(tell=False)
 
     async def _usable(self, patience: float, instead_of: Link | None = None) -> Link:
         """The session to call through; waits up to `patience` seconds for one that is on its way."""
@@ -293,7 +293,10 @@ class McpServer:
             self._set("ready", _left_out(faults))
             await self._serve(link)
             if self._ending == "lost":
-                return Down(f"{await link.farewell()}{self._words()}")
+                fault = Down(f"{await link.farewell()}{self._words()}")
+                if not self._stopping:
+                    self._set("restarting", str(fault))
+                return fault
         except McpFault as fault:
             return fault
         finally:
@@ -333,7 +336,9 @@ class McpServer:
                 await self._wake.wait()
                 self._wake.clear()
             if not self._ending:
-                await self._drained()
+                await self._drained(self._drain)
+            elif self._ending == _FORGOTTEN:
+                await self._drained(self._around.patience.forgotten)  # each call learns it by itself
         finally:
             watcher.cancel()
             await asyncio.gather(watcher, return_exceptions=True)
@@ -351,10 +356,11 @@ class McpServer:
         self._changed()
         await asyncio.sleep(self._around.patience.between_listings)
 
-    async def _drained(self) -> None:
+    async def _drained(self, seconds: float) -> None:
+        ending = self._ending
         with suppress(TimeoutError):
-            async with asyncio.timeout(self._drain):
-                while self._calls and not self._ending:
+            async with asyncio.timeout(seconds):
+                while self._calls and self._ending == ending:
                     await self._pulse.wait()
 
     def _words(self) -> str:
