@@ -93,6 +93,7 @@ async def main() -> None:
             await bridge.start()
             start = time.perf_counter() - began
             await _until_up(f"http://127.0.0.1:{echo_port}/")
+            await _until_up(model_url)
             floor = Subject("bare aiohttp echo", f"http://127.0.0.1:{echo_port}", psutil.Process(echo.pid))
             ours = Subject("bridge, API channel", bridge.url, psutil.Process(bridge.pid))
             for subject in (floor, ours):

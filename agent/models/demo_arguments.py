@@ -9,6 +9,7 @@ from typing import Any
 
 from agent.models.base import ToolSpec
 
+_TAIL = re.compile(r"(\s+and|\s*和)?[\s,，;]*$", re.I)
 _QUOTED = re.compile(r"""\s*("(?:[^"\\]|\\.)*"|'[^']*'|“[^”]*”|`[^`]*`)""")
 
 

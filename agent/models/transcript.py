@@ -105,7 +105,8 @@ def _add_said(found: list[Turn], entry: User) -> None:
 
 def _outputs_after(entries: Sequence[Entry], position: int) -> list[ToolOutput]:
     outputs: list[ToolOutput] = []
-    for entry in entries[position + 1 :]:
+    for later in range(position + 1, len(entries)):
+        entry = entries[later]
         if isinstance(entry, Assistant):
             break
         if isinstance(entry, ToolOutput):

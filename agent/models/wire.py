@@ -259,13 +259,27 @@ async def build(request: Request, render: Callable[[pictures.Pictures], dict[str
     refs = pictures.wanted(request.entries)
 
     def work() -> bytes:
-        return json.dumps(
-            render(pictures.load(refs, request.load_image)), ensure_ascii=False, separators=(",", ":")
-        ).encode("utf-8", "replace")
+        return encode(render(pictures.load(refs, request.load_image)))
 
     if refs or size(request.system, request.entries) > INLINE:
         return await asyncio.to_thread(work)
     return work()
+
+
+def encode(body: dict[str, Any]) -> bytes:
+    """The body as JSON. Lists are written item by item: one call for a long history would hold the
+    interpreter, and with it the event loop, for as long as it takes."""
+    parts = []
+    for key, value in body.items():
+        if isinstance(value, list):
+            parts.append(_json(key) + b":[" + b",".join(map(_json, value)) + b"]")
+        else:
+            parts.append(_json(key) + b":" + _json(value))
+    return b"{" + b",".join(parts) + b"}"
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
 
 
 def size(system: str, entries: Sequence[Entry]) -> int:

@@ -155,7 +155,7 @@ class ToolManager:
         try:
             result, outcome = await self._outcome(tool, arguments, context)
             text = finish(result.text, self._settings.result_chars, self._masker)
-            result = replace(result, text=text)
+            result = replace(result, text=_storable(text))
         finally:
             self._record(tool, call_id, context, outcome, time.monotonic() - began, result)
         return result
@@ -200,7 +200,7 @@ class ToolManager:
         seconds: float,
         result: ToolResult | None,
     ) -> None:
-        size = len(result.text.encode("utf-8", "replace")) if result else 0
+        size = len(result.text.encode()) if result else 0
         stats = self._stats.setdefault(tool.name, ToolStats())
         while len(self._stats) > _MAX_STATS:
             del self._stats[next(iter(self._stats))]
@@ -224,6 +224,11 @@ class ToolManager:
         same = [known for known in names if short and known.rpartition("__")[2] == short]
         near = difflib.get_close_matches(name[:64], names, 3)
         return tuple(dict.fromkeys([*same, *near]))[:3]
+
+
+def _storable(text: str) -> str:
+    """The text without what stores and providers refuse: NUL, and halves of surrogate pairs."""
+    return text.replace("\0", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode()
 
 
 def _failed(text: str) -> ToolResult:

@@ -265,5 +265,5 @@ def _explain(error: OSError, shown: str) -> ToolFailure:
     if isinstance(error, FileNotFoundError):
         return ToolFailure(f"{shown} does not exist.", cure="Use ls to see what is there.")
     if isinstance(error, NotADirectoryError):
-        return ToolFailure(f"{shown} cannot be reached.", "A part of the path is a file or a link.")
+        return ToolFailure(f"{shown} cannot be reached.", "It, or a part of its path, is a file or a link.")
     return ToolFailure(f"{shown} cannot be used.", f"{error.strerror or type(error).__name__}.")

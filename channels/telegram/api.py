@@ -196,7 +196,8 @@ def _build(token: str, root: str) -> Api:
 
     _silence()
     refused = _refused_type()
-    tls = httpx.create_ssl_context()
+    # One context for all three clients; a server without TLS (a local one) needs no certificates loaded.
+    tls = httpx.create_ssl_context() if root.startswith("https:") else False
 
     class Request(HTTPXRequest):
         async def do_request(self, *args: Any, **kwargs: Any) -> tuple[int, bytes]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import re
 from pathlib import Path
@@ -113,8 +112,7 @@ class TelegramChannel(Channel):
         task, self._task = self._task, None
         if task:
             task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+            await asyncio.wait({task})
 
     async def stop(self) -> None:
         await self.pause()

@@ -288,8 +288,8 @@ class _Renderer:
             self.blocks += 1
             self.page.quote = self.blocks
         else:  # quotes do not nest in Telegram
-            self.page.indent.append("> ")
             self.page.flush_marker()
+            self.page.indent.append("> ")
 
     def _quote_close(self, token: Token, _: _Tokens) -> None:
         self.depth -= 1

@@ -26,6 +26,8 @@ LONG_POLL = 30
 ALLOWED_UPDATES = ["message"]
 #: After a week without updates the next id is a random one, and a remembered offset could hide it.
 OFFSET_LIFE = 6 * 86400.0
+#: So often an update may fail while others are taken, before it is skipped.
+STRIKES = 5
 #: Failed polls in a row after which the channel is called unhealthy.
 TOLERATED = 2
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 15.0
@@ -51,6 +53,8 @@ class Poller:
         self._offset: int | None = None
         self._offset_at = 0.0
         self._failures = 0
+        self._done: set[int] = set()  # updates taken, but behind one that is not (a batch at most)
+        self._strikes: tuple[int, int] = (0, 0)  # an update's id, how often it alone was not taken
         self._trouble: Health | None = Health(
             False, "not connected to Telegram yet", "wait a moment; see the log if it stays so"
         )
@@ -63,11 +67,11 @@ class Poller:
 
     async def run(self) -> None:
         """Poll until cancelled."""
-        await self._load_offset()
         prepared = False
         while True:
             try:
                 if not prepared:
+                    await self._load_offset()
                     await self._prepare()
                     prepared = True
                 await self._poll()
@@ -93,20 +97,58 @@ class Poller:
             limit=100,
             allowed_updates=ALLOWED_UPDATES,
         )
-        taken = 0
-        try:
-            for update in updates:
-                await self._handle(update)
-                self._offset = int(update["update_id"]) + 1
-                taken += 1
-        finally:
-            if taken:
-                self._offset_at = self._clock()
-                await self._state.put("offset", {"next": self._offset, "at": self._offset_at})
+        await self._take(updates)
         if self._trouble is not None:
             log.info("receiving messages from Telegram")
         self._trouble = None
         self._failures = 0
+
+    async def _take(self, updates: list[Data]) -> None:
+        """Hand the updates over, in order within each chat; confirm up to the first that was not taken.
+
+        One that fails holds back its chat only. Raises what the first failure raised.
+        """
+        failure: Exception | None = None
+        failed_id, held, progress = 0, set(), False
+        try:
+            for update in updates:
+                number, chat = int(update["update_id"]), _chat(update)
+                if number in self._done or chat in held:
+                    continue
+                try:
+                    await self._handle(update)
+                except Exception as error:  # noqa: BLE001 - raised below, after the other chats
+                    held.add(chat)
+                    if failure is None:
+                        failure, failed_id = error, number
+                else:
+                    self._done.add(number)
+                    progress = True
+            if failure is not None and self._is_poison(failed_id, progress):
+                log.error("update %d was refused again and again while others were taken: skipped", failed_id)
+                self._done.add(failed_id)
+        finally:
+            await self._confirm(updates)
+        if failure is not None:
+            raise failure
+
+    def _is_poison(self, number: int, progress: bool) -> bool:
+        """Whether to give an update up: others were taken in the same passes, so the store is well."""
+        strikes = self._strikes[1] if self._strikes[0] == number else 0
+        self._strikes = (number, strikes + progress)
+        return strikes + progress >= STRIKES
+
+    async def _confirm(self, updates: list[Data]) -> None:
+        before = self._offset
+        for update in updates:
+            number = int(update["update_id"])
+            if number not in self._done:
+                break
+            self._done.discard(number)
+            self._offset = number + 1
+        if self._offset != before:
+            self._offset_at = self._clock()
+            await self._state.put("offset", {"next": self._offset, "at": self._offset_at})
 
     async def _load_offset(self) -> None:
         stored = await self._state.get("offset")
@@ -145,6 +187,14 @@ class Poller:
             await self._api.call("deleteWebhook", drop_pending_updates=False)
         except ApiError as error:
             log.warning("the webhook could not be removed: %s", error)
+
+
+def _chat(update: Data) -> Any:
+    """The chat whose order an update belongs to."""
+    for part in update.values():
+        if isinstance(part, dict) and isinstance(part.get("chat"), dict):
+            return part["chat"].get("id")
+    return None
 
 
 def _jitter() -> float:

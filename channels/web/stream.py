@@ -87,7 +87,7 @@ def _encode(entries: list[LogEntry]) -> list[tuple[int, str]]:
 
 
 def _entry_data(id: str, value: dict[str, Any]) -> str:
-    if value.get("role") == "bot" and "text" in value:
+    if value.get("role") == "bot" and "file" not in value:
         value = {**value, "blocks": safe_blocks(value["text"])}
         del value["text"]
     return json.dumps({"id": id, **value}, ensure_ascii=False)

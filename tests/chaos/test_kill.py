@@ -43,6 +43,7 @@ class Stage:
                 },
             ),
             folder,
+            dev=False,
         )
         self.tool_delay = 0.0
 

@@ -71,6 +71,8 @@ class Server:
         return DEFAULT
 
     def list_tools(self, params: dict[str, Any]) -> dict[str, Any]:
+        if self.options.die_on_list:
+            os._exit(5)
         self.log("list")
         time.sleep(self.options.list_delay)
         tools, size = self.tools(), self.options.page
@@ -140,7 +142,16 @@ def main() -> None:
     parser.add_argument("--list-delay", type=float, default=0.0)
     parser.add_argument("--page", type=int, default=0)
     parser.add_argument("--stderr", type=int, default=0, help="KiB before the list and in each call")
-    for flag in ("hang", "loop", "noise", "child", "stubborn", "unannounced", "refuse_to_start"):
+    for flag in (
+        "hang",
+        "loop",
+        "noise",
+        "child",
+        "stubborn",
+        "unannounced",
+        "refuse_to_start",
+        "die_on_list",
+    ):
         parser.add_argument(f"--{flag.replace('_', '-')}", action="store_true")
     for name in ("tools", "log", "pids", "tag"):
         parser.add_argument(f"--{name}", default="")

@@ -316,7 +316,10 @@ class FakeTelegram:
     # -- HTTP --------------------------------------------------------------------------------------------
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
-        params = await _params(request)
+        try:
+            params = await _params(request)
+        except ConnectionResetError:  # the caller went away in the middle of its request
+            return _cut(request)
         call = Call(request.match_info["method"], params, time.monotonic())
         self.calls.append(call)
         fault = next((f for f in self.faults if f.hits(call)), None)

@@ -6,12 +6,13 @@ import asyncio
 import json
 import logging
 import os
+import random
 import time
 from pathlib import Path
 
 import pytest
 
-from tests.fakes.mcp_bench import bench, living, plain, until
+from tests.fakes.mcp_bench import Bench, bench, living, plain, until
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -314,3 +315,57 @@ async def test_the_start_returns_at_once_and_the_loop_is_never_held(tmp_path: Pa
             now = time.monotonic()
             worst, last = max(worst, now - last), now
         assert worst < 0.3, f"the loop stood still for {worst:.3f} s"
+
+
+async def test_random_edits_under_calls_lose_no_call_and_leave_no_process(tmp_path: Path) -> None:
+    """Adds, removes, changes, breaks, disables, in a seeded order, while chats call tools without pause."""
+    pick = random.Random(7)
+    pids = tmp_path / "pids"
+
+    def entry(version: int) -> dict[str, object]:
+        restart = pick.choice(["new-first", "stop-first"])
+        return plain(
+            "--pids", str(pids), "--tag", str(version), disabled=pick.random() < 0.15, restart=restart
+        )
+
+    wanted: dict[str, dict[str, object]] = {name: entry(0) for name in "abc"}
+    answered = 0
+
+    async def chat(b: Bench) -> None:
+        nonlocal answered
+        while True:
+            tools = [tool for tool in b.hub.tools if tool.name.endswith("__echo")]
+            if tools:
+                result = await b.run(pick.choice(tools), text="x")
+                assert result.text.startswith("echo") or (result.is_error and len(result.text) > 30), (
+                    result.text
+                )
+                answered += 1
+            await asyncio.sleep(0.005)
+
+    async with bench(tmp_path, wanted, drain=2.0) as b:
+        chats = [asyncio.create_task(chat(b)) for _ in range(5)]
+        for edit in range(40):
+            name = pick.choice("abcd")
+            if pick.random() < 0.3:
+                wanted.pop(name, None)
+            else:
+                wanted[name] = entry(edit)
+            b.write(wanted)
+            if pick.random() < 0.2:
+                b.file.write_text(b.file.read_text()[: pick.randrange(40)])
+            await b.hub.refresh()
+            await asyncio.sleep(pick.random() * 0.08)
+        await b.reload(wanted)
+        for task in chats:
+            task.cancel()
+        assert all(
+            isinstance(end, asyncio.CancelledError)
+            for end in await asyncio.gather(*chats, return_exceptions=True)
+        )
+        on = sorted(name for name, item in wanted.items() if not item["disabled"])
+        assert sorted({tool.source for tool in b.hub.tools}) == on
+        assert [status.name for status in b.hub.status] == sorted(wanted)
+        await until(lambda: len(living(pids)) == len(on))
+        assert answered > 50
+    assert living(pids) == []

@@ -356,3 +356,10 @@ async def test_mc_10_names_are_the_same_in_any_start_order(
                 assert answer.text.split(":")[0] == getattr(tool, "original", None)
     assert seen[0] == seen[1]
     assert len(set(seen[0])) == 8
+
+
+async def test_a_server_that_ends_after_the_handshake_is_failed_with_its_exit_code(tmp_path: Path) -> None:
+    entry = plain("--tools", str(tmp_path / "missing.json"), "--die-on-list")
+    async with bench(tmp_path, {"a": entry}) as b:
+        assert b.status("a").state == "failed"
+        assert "exit code 5" in b.status("a").reason

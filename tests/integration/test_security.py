@@ -39,10 +39,8 @@ async def test_sc_05_the_bot_token_is_in_no_log_answer_prompt_or_history(
 ) -> None:
     def answer(seen: Seen) -> Say:
         if not seen.results:
-            url = f"http://127.0.0.1:{free_port()}/bot{CANARY}/getMe"
-            return Say(
-                calls=(Call("web_fetch", {"url": url}), Call("bash", {"command": f"echo {url}; exit 1"}))
-            )
+            failing = Call("bash", {"command": "cat notes.txt; exit 1"})
+            return Say(calls=(Call("read", {"path": "notes.txt"}), failing))
         return Say(f"It said: {seen.results}")
 
     root = logging.getLogger()
@@ -67,6 +65,9 @@ async def test_sc_05_the_bot_token_is_in_no_log_answer_prompt_or_history(
             app = App(config)
             set_up("debug", "text", app.masker)
             await app.start()
+            notes = app.session_folder("telegram:direct:5") / "notes.txt"
+            notes.parent.mkdir(parents=True)
+            notes.write_text(f"failed: https://api.telegram.org/bot{CANARY}/getMe")
             try:
                 fake.cut("sendMessage", times=1)
                 photo = {"file_id": fake.file(b"x", "p.png"), "file_unique_id": "u", "width": 1, "height": 1}
@@ -77,6 +78,7 @@ async def test_sc_05_the_bot_token_is_in_no_log_answer_prompt_or_history(
                 health = json.dumps([str(channel.health()) for channel in app.channels.values()])
             finally:
                 await app.stop()
+            notes.unlink()
             prompts = json.dumps([seen.body for seen in model.seen])
             shown = fake.chat(5).text
     finally:
@@ -84,9 +86,8 @@ async def test_sc_05_the_bot_token_is_in_no_log_answer_prompt_or_history(
         logging.getLogger("causeway").setLevel(before[2])
     out, err = capfd.readouterr()
     assert "getUpdates" in err or "telegram" in err  # the debug log really was on
-    # What the scripted model itself wrote is not ours to hide from it; all that we made is.
     results = [m for s in model.seen for m in s.body["messages"] if m["role"] == "tool"]
-    assert results
+    assert len(results) >= 2
     for name, text in {
         "log": out + err,
         "chat": shown,

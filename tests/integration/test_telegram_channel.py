@@ -105,6 +105,7 @@ async def bridge(tmp_path: Path, fake: FakeTelegram) -> AsyncIterator[Bridge]:
 def fast(monkeypatch: pytest.MonkeyPatch) -> None:
     """Short pauses between failed polls."""
     monkeypatch.setattr("channels.telegram.polling._FIRST_PAUSE", 0.02)
+    monkeypatch.setattr("channels.telegram.polling._LONGEST_PAUSE", 0.1)
     monkeypatch.setattr("channels.telegram.polling._REFUSED_PAUSE", 0.05)
 
 
@@ -152,6 +153,37 @@ async def test_an_update_is_confirmed_only_after_it_was_stored(
     await fake.wait_for(lambda: len(bridge.got) == 3)
     assert bridge.texts == ["one", "two", "three"]  # in order, each once
     await fake.wait_for(lambda: channel.health().ok)
+
+
+async def test_a_message_that_cannot_be_stored_holds_back_its_chat_only(
+    fake: FakeTelegram, bridge: Bridge, fast: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    bridge.refuse = lambda inbound: inbound.text == "poison"
+    for chat, text in ((5, "poison"), (5, "behind it"), (6, "one"), (6, "two")):
+        fake.say(chat, text)
+    await bridge.open(fake.url)
+    await fake.wait_for(lambda: bridge.texts == ["one", "two"])
+    # Others keep being taken, so the fault is the message's own: in the end it is skipped, and said so.
+    for n in range(10):
+        fake.say(7, str(n))
+        await fake.wait_for(lambda: len(bridge.got) >= 3 + n)  # noqa: B023 - called within this pass
+    await fake.wait_for(lambda: len(bridge.got) == 13)
+    assert len(set(bridge.texts)) == 13
+    assert "behind it" in bridge.texts
+    assert "skipped" in caplog.text
+
+
+async def test_a_full_store_loses_nothing_however_long_it_lasts(
+    fake: FakeTelegram, bridge: Bridge, fast: None
+) -> None:
+    full = True
+    bridge.refuse = lambda inbound: full
+    fake.say(5, "one")
+    fake.say(6, "two")
+    await bridge.open(fake.url)
+    await fake.wait_for(lambda: len(fake.called("getUpdates")) > 7)
+    full = False
+    await fake.wait_for(lambda: bridge.texts == ["one", "two"])
 
 
 async def test_after_a_restart_polling_goes_on_where_it_was(fake: FakeTelegram, bridge: Bridge) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 from collections.abc import AsyncIterator
 
+import httpx
 import pytest
 from telegram import Bot, BotCommand, InputFile, LinkPreviewOptions, MessageEntity
 from telegram.error import (
@@ -173,6 +175,29 @@ async def test_faults_can_be_scripted(fake: FakeTelegram) -> None:
             await bot.send_message(6, "never shown")
         assert fake.chats[5].texts == ["a"]
         assert fake.chats[6].texts == ["others are not concerned", "shown all the same"]
+
+
+async def test_it_runs_as_a_program_that_other_processes_drive() -> None:
+    program = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "tests.fakes.telegram", "--port", "0", stdout=asyncio.subprocess.PIPE
+    )
+    try:
+        assert program.stdout is not None
+        url = (await asyncio.wait_for(program.stdout.readline(), 20)).decode().strip()
+        async with httpx.AsyncClient(base_url=url) as client:
+            await client.post("/_fake/say", json={"chat": 5, "text": "hi"})
+            await client.post("/_fake/fault", json={"method": "sendMessage", "code": 429, "retry_after": 0})
+            updates = await client.get(f"/bot{TOKEN}/getUpdates")
+            assert updates.json()["result"][0]["message"]["text"] == "hi"
+            refused = await client.post(f"/bot{TOKEN}/sendMessage", json={"chat_id": 5, "text": "yo"})
+            assert refused.status_code == 429
+            await client.post(f"/bot{TOKEN}/sendMessage", json={"chat_id": 5, "text": "yo"})
+            state = (await client.get("/_fake/state")).json()
+            assert state["chats"]["5"]["texts"] == ["yo"]
+            assert [call["status"] for call in state["calls"]] == [200, 429, 200]
+    finally:
+        program.terminate()
+        await program.wait()
 
 
 async def test_an_unknown_token_is_refused(fake: FakeTelegram) -> None:

@@ -86,6 +86,10 @@ async def test_a_file_larger_than_the_bound_is_read_in_part(bench: Bench) -> Non
             "grüße\n[The file is not UTF-8; it was read as Latin-1, so some characters may be wrong.]",
         ),
         (b"\xff\xfea\0b\0", "ab"),
+        (
+            b"\xef\xbb\xbfgr\xfc",
+            "ï»¿grü\n[The file is not UTF-8; it was read as Latin-1, so some characters may be wrong.]",
+        ),
         (b"", "[f is empty.]"),
     ],
 )
@@ -127,11 +131,13 @@ async def test_binary_files_and_folders_are_said_to_be_that(bench: Bench) -> Non
     (bench.folder / "bin").write_bytes(b"\x7fELF\0\0\1")
     assert "no text file" in await bench.refused("read", path="bin")
     assert "no text file" in await bench.refused("edit", path="bin", old="E", new="e")
+    (bench.folder / "half").write_bytes(b"\xff\xfea\0b")
+    assert "no text file" in await bench.refused("read", path="half")
     (bench.folder / "dir").mkdir()
     assert "Use ls" in await bench.refused("read", path="dir")
     assert "is a folder" in await bench.refused("write", path="dir", content="x")
     assert "does not exist" in await bench.refused("read", path="none.txt")
-    assert "cannot be reached" in await bench.refused("ls", path="bin/x")
+    assert "is a file or a link" in await bench.refused("ls", path="bin/x")
 
 
 async def test_a_file_over_the_size_is_not_written(bench: Bench) -> None:

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from agent.history import ImageRef
 from agent.tools.base import Caller, FunctionTool, Tool, ToolContext, ToolFailure, ToolResult
+from agent.tools.catalog import Catalog
 from agent.tools.manager import ToolManager, ToolSettings, UnknownTool
 from agent.tools.results import Masker, MaskingFilter
 
@@ -190,6 +191,11 @@ async def test_a_long_result_is_cut_in_the_middle_and_masked(bench: Bench, serve
     assert len(text) < 20_300
 
 
+async def test_what_stores_and_providers_refuse_is_replaced(bench: Bench, servers: Servers) -> None:
+    servers.offer(answering("srv__t", "a\0b\ud800c"))
+    assert await bench.fine("srv__t") == "a\ufffdb?c"
+
+
 async def test_files_and_pictures_pass_through(bench: Bench, servers: Servers) -> None:
     async def run(params: dict[str, Any], context: ToolContext) -> ToolResult:
         return ToolResult("a picture", images=(ImageRef("p.png", "image/png"),))
@@ -265,8 +271,6 @@ async def test_a_call_ends_at_its_deadline_and_the_tool_is_cancelled(bench: Benc
         raise AssertionError
 
     manager = ToolManager(ToolSettings(), mcp=None, masker=Masker())
-    from agent.tools.catalog import Catalog
-
     catalog = Catalog([tool("slow", run, timeout=0.05, source="builtin")])
     async with asyncio.timeout(2):
         result = await manager.call(catalog, "slow", "c", {}, bench.context)

@@ -141,7 +141,7 @@ async def site() -> AsyncIterator[Site]:
 @pytest.fixture
 async def bench(tmp_path: Path, site: Site) -> AsyncIterator[Bench]:
     settings = ToolSettings.model_validate(
-        {"web_fetch": {"allow_hosts": [f"{PUBLIC}:{site.port}"], "max_bytes": 200_000, "timeout": 3}}
+        {"web_fetch": {"allow_hosts": [f"{PUBLIC}:{site.port}"], "max_bytes": 200_000, "timeout": 2}}
     )
     manager = ToolManager(settings, mcp=None, masker=Masker())
     yield Bench(manager, make_context(tmp_path, Caller("1")), tmp_path)

@@ -159,6 +159,7 @@ async def test_each_fault_is_logged_once(shop: Shop, caplog: pytest.LogCaptureFi
 
 async def test_sk_07_none_is_offered_each_tells_its_reason_and_a_set_variable_counts_at_once(
     shop: Shop,
+    reads: list[str],
 ) -> None:
     shop.skill("prog", text("prog", "d", "metadata:", "  requires:", "    bins: [nope]"))
     shop.skill("env", text("env", "d", 'metadata: {"openclaw": {"requires": {"env": ["KEY"]}}}'))
@@ -182,9 +183,11 @@ async def test_sk_07_none_is_offered_each_tells_its_reason_and_a_set_variable_co
     ]
     assert manager.current.get("env") is None
     assert manager.current.folder("env") is None
+    reads.clear()
     shop.environ["KEY"] = "x"
     assert await manager.refresh()
     assert names(manager.current.available) == ["env"]
+    assert reads == []
     assert not await manager.refresh()
     shop.programs.add("y")
     assert await manager.refresh()
@@ -346,6 +349,7 @@ async def test_a_file_that_is_bad_for_a_while_loses_no_switch(shop: Shop) -> Non
     put(file, "broken")
     for one in (manager, shop.manager()):
         await one.refresh()
+        shop.now += 8 * 24 * 3600
         assert names(one.current.available) == []
     put(file, good)
     restarted = shop.manager()

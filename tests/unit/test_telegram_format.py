@@ -151,6 +151,8 @@ def test_sc_07_a_local_path_in_a_link_or_image_is_only_text() -> None:
         ("😀 **b**", "😀 b", [("bold", "b")]),
         ("**注意：**后面", "注意：后面", [("bold", "注意：")]),
         ("- - a", "• ◦ a", []),
+        ("- > a", "• a", [("blockquote", "• a")]),
+        ("> - > a\n>   > b", "• \n  > a\n  > b", [("blockquote", "• \n  > a\n  > b")]),
         (
             "|A|B|\n|-|-:|\n|1|数字|",
             "A │    B\n──┼─────\n1 │ 数字",

@@ -49,6 +49,11 @@ class Judge(HTMLParser):
         if tag not in ("br", "hr"):
             self.open.append(tag)
 
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        if tag not in ("br", "hr"):
+            self.faults.append(f"<{tag}/>")
+
     def handle_endtag(self, tag: str) -> None:
         if not self.open or self.open.pop() != tag:
             self.faults.append(f"</{tag}> closes another")
@@ -143,7 +148,8 @@ def test_what_people_write_often_is_rendered() -> None:
     )
     for part in (
         "<h1>T</h1>", "<strong>b</strong>", "<em>i</em>", "<s>s</s>", "<code>c</code>",
-        '<td class="right">2</td>', '<pre data-language="python"><code tabindex="0">x&lt;1\n</code></pre>', "<strong>注意：</strong>后面",
+        '<td class="right">2</td>', '<pre data-language="python"><code tabindex="0">x&lt;1\n</code></pre>',
+        "<strong>注意：</strong>后面",
     ):  # fmt: skip
         assert part in html
 

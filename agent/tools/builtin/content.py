@@ -41,17 +41,16 @@ def decode(data: bytes, *, cut: bool = False) -> Text | None:
 
     `cut`: the data are the beginning of something longer, so the last character may be incomplete.
     """
-    for mark, encoding in _MARKS:
-        if data.startswith(mark):
-            body = data[len(mark) :]
-            return Text(body.decode(encoding, "replace" if cut else "surrogateescape"), encoding, mark)
+    mark, encoding = next((known for known in _MARKS if data.startswith(known[0])), (b"", "utf-8"))
+    body = data[len(mark) :]
+    if mark or b"\0" not in data[:_SNIFFED]:
+        try:
+            return Text(body.decode(encoding), encoding, mark)
+        except UnicodeDecodeError as error:
+            if cut and error.start >= len(body) - 4:
+                return Text(body[: error.start].decode(encoding), encoding, mark)
     if b"\0" in data[:_SNIFFED]:
         return None
-    try:
-        return Text(data.decode("utf-8"), "utf-8")
-    except UnicodeDecodeError as error:
-        if cut and error.start >= len(data) - 4:
-            return Text(data[: error.start].decode("utf-8"), "utf-8")
     controls = sum(byte < 32 and byte not in b"\t\n\r\f\x1b" for byte in data[:_SNIFFED])
     if controls * 20 > min(len(data), _SNIFFED):
         return None

@@ -42,7 +42,7 @@ class _Reader(HTMLParser):
         self._links: list[tuple[str, int]] = []  # target, and the index of the part where its text begins
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self._check()
+        self.check()
         if tag == "title":
             self._in_title = not self.title
         if tag in _SKIPPED:
@@ -78,7 +78,7 @@ class _Reader(HTMLParser):
             self._break("\n\n")
 
     def handle_endtag(self, tag: str) -> None:
-        self._check()
+        self.check()
         if tag == "title":
             self._in_title = False
         if tag == self._skipping:
@@ -97,7 +97,7 @@ class _Reader(HTMLParser):
             self._break("\n\n")
 
     def handle_data(self, data: str) -> None:
-        self._check()
+        self.check()
         if self._in_title:
             self.title = (self.title + data)[:500]
         elif not self._skipping:
@@ -131,8 +131,10 @@ class _Reader(HTMLParser):
 
     _break = _add
 
-    def _check(self) -> None:
-        # Parsing broken pages can take quadratic time; the callbacks come often enough to stop it.
+    def check(self) -> None:
+        """Raise _Enough when the time is up."""
+        # Parsing broken pages can take quadratic time. Most come by here often enough; one that never ends
+        # a tag calls nothing back, so that the caller looks too between the pieces it feeds.
         if time.monotonic() > self._until:
             raise _Enough
 
@@ -151,6 +153,7 @@ def readable(page: str, base: str, most: int = 1_000_000, seconds: float = 5.0) 
     whole = True
     try:
         for start in range(0, len(page), _FEED):
+            reader.check()
             reader.feed(page[start : start + _FEED])
         reader.close()
     except (_Enough, AssertionError):  # the parser asserts on some broken declarations

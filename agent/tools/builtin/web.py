@@ -158,10 +158,12 @@ class _Fetch:
         host, port = url.host or "", url.port or 0
         try:
             found = await self._resolve(host, port)
-        except (OSError, UnicodeError) as error:
+        except (OSError, UnicodeError):  # unknown, no name server, or no name at all
+            found = ()
+        if not found:
             raise ToolFailure(
-                f"The name {host!r} leads to no address.", cure="Check the spelling, or use another page."
-            ) from error
+                f"The name {host[:200]!r} leads to no address.", cure="Check it, or use another page."
+            )
         if self._allowed.names(host, port):
             return list(found)
         public = [one for one in found if is_public(one) or self._allowed.covers(one)]

@@ -6,11 +6,16 @@ Imports the SDK and its HTTP library; load it lazily.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable
 from typing import Any
 
 import httpx2
 from mcp_types import CONNECTION_CLOSED
+
+# The library logs each address, and an address may hold a credential. A level that somebody set stays.
+if logging.getLogger("httpx2").level == logging.NOTSET:
+    logging.getLogger("httpx2").setLevel(logging.WARNING)
 
 LOST = "not sent"  # the `data` of an error that stands for a request that failed on its way
 _TIMEOUT = httpx2.Timeout(30.0, connect=10.0, read=None)  # answers are awaited under each call's own deadline

@@ -293,12 +293,9 @@ class McpServer:
             self._set("ready", _left_out(faults))
             await self._serve(link)
             if self._ending == "lost":
-                fault = Down(f"{await link.farewell()}{self._words()}")
-                if not self._stopping:
-                    self._set("restarting", str(fault))
-                return fault
+                return await self._lost(link)
         except McpFault as fault:
-            return fault
+            return await self._lost(link) if self._ending == "lost" else fault
         finally:
             self._link = None
             if self.state == "ready" and not self._stopping:
@@ -324,6 +321,12 @@ class McpServer:
         if self.spec.kind == "stdio" and not folder.is_dir():
             raise StartFailed(f"its folder 'cwd' {self.spec.cwd!r} does not exist; create it", lasting=True)
         return folder
+
+    async def _lost(self, link: Link) -> McpFault:
+        fault = Down(f"{await link.farewell()}{self._words()}")
+        if self.state == "restarting":
+            self._set("restarting", str(fault))
+        return fault
 
     async def _serve(self, link: Link) -> None:
         """Follow changes of the list until the session is to end. Raises McpFault."""

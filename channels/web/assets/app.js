@@ -197,7 +197,9 @@
     let start = -1;
     const children = [...log.children];
     for (const group of ordered) if (group.fresh) start = Math.max(start, children.indexOf(group.element));
-    children.forEach((element, i) => { element.hidden = i < start && !showEarlier; });
+    children.forEach((element, i) => { element.hidden = i < start + 1 && start >= 0 && !showEarlier; });
+    // The answer to "/new" is a remark, not a reply.
+    for (const group of ordered) group.element.classList.toggle("aside", Boolean(groups.get(group.to)?.fresh));
     $("earlier").hidden = start <= 0 || showEarlier;
     const talked = ordered.some((g) => g.mine && !g.fresh && children.indexOf(g.element) > start);
     $("empty").hidden = talked || (start < 0 && ordered.length > 0) || !ready;
@@ -390,6 +392,7 @@
       });
       if (!answer.ok) body = await answer.json().catch(() => ({}));
     } catch {
+      if (!outbox.has(message.id)) return true; // the answer was lost, but the stream has told that it was taken
       showNote(message.id, "pending", labels.waiting);
       return false;
     }
