@@ -34,7 +34,7 @@ from agent.history import (
     window,
 )
 from agent.models.base import Completed, ContextTooLong, Model, ModelError, Request, Text, ToolSpec
-from agent.prompt import LAST_STEP, system_prompt
+from agent.prompt import LAST_STEP, SystemPrompt
 from agent.skills.formatter import teaching
 from agent.skills.manager import SkillManager
 from agent.tools.base import Caller, Tool, ToolContext, ToolResult
@@ -55,7 +55,6 @@ class AgentSettings:
     """Bounds of one run. `retry_budget`: seconds of waiting for the model in one step. `loop_limit`: after so
     many equal calls with equal results the run is ended."""
 
-    instructions: str = ""
     max_steps: int = 25
     history_entries: int = 200
     max_attempts: int = 4
@@ -95,9 +94,9 @@ class Agent:
         model: Model,
         tools: ToolManager,
         skills: SkillManager,
+        prompt: SystemPrompt,
         history: HistoryStore,
         settings: AgentSettings,
-        now: Callable[[], float] = time.time,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
         jitter: Callable[[], float] = random.random,
     ) -> None:
@@ -108,7 +107,7 @@ class Agent:
         self._skills = skills
         self._history = history
         self._settings = settings
-        self._now = now
+        self._prompt = prompt
         self._sleep = sleep
         self._jitter = jitter
         self._entries: list[Entry] | None = None
@@ -212,14 +211,8 @@ class Agent:
         return float(min(2.0 ** (attempt - 1), 20.0) * (0.5 + self._jitter()))
 
     def _request(self, view: list[Entry], offered: Sequence[Tool], last: bool) -> Request:
-        today = time.strftime("%Y-%m-%d", time.gmtime(self._now()))
         read = next((tool.name for tool in offered if tool.name == "read"), "")
-        system = system_prompt(
-            self._skills.current if read else None,
-            read_tool=read,
-            instructions=self._settings.instructions,
-            today=today,
-        )
+        system = self._prompt.text(read)
         return Request(
             system=f"{system}\n\n{LAST_STEP}" if last else system,
             entries=view,
@@ -329,9 +322,10 @@ class Agent:
             return await self._tools.call(catalog, call.name, call.id, call.arguments, context)
         except UnknownTool as unknown:
             offered = [tool.name for tool in self._tools.offered(catalog, turn.caller)]
-            skill = skills.get(call.name)
+            skill = skills.teachable(call.name)
             if skill is not None:
-                text = await asyncio.to_thread(teaching, skill, call.name, offered)
+                again = any(isinstance(e, ToolOutput) and e.name == call.name for e in await self._load())
+                text = await asyncio.to_thread(teaching, skill, call.name, offered, again=again)
                 return ToolResult(text, is_error=True)
             near = f" Did you mean {', '.join(unknown.close_matches)}?" if unknown.close_matches else ""
             return ToolResult(

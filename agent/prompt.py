@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+
 from agent.skills.formatter import skills_section
+from agent.skills.manager import SkillManager
 from agent.skills.skill import SkillSet
 
 _BASE = """\
@@ -22,12 +26,33 @@ You have used all the steps of this turn. Do not call a tool now: answer with wh
 left undone."""
 
 
-def system_prompt(skills: SkillSet | None, *, read_tool: str, instructions: str, today: str) -> str:
-    """Build the prompt. `today` is an ISO date: it changes once a day, so it stands last."""
-    parts = [_BASE]
-    if instructions.strip():
-        parts.append(instructions.strip())
-    if skills is not None and (section := skills_section(skills, read_tool)):
-        parts.append(section.strip())
-    parts.append(f"Today is {today}.")
-    return "\n\n".join(parts)
+class SystemPrompt:
+    """Builds the prompt for all agents of a process; what it is made of seldom changes, so it is kept.
+
+    `instructions` are the admin's own words; `now` gives Unix seconds. The date changes once a day, so it
+    stands last.
+    """
+
+    def __init__(
+        self, skills: SkillManager, instructions: str = "", now: Callable[[], float] = time.time
+    ) -> None:
+        self._skills = skills
+        self._instructions = instructions.strip()
+        self._now = now
+        self._made: tuple[SkillSet, str, int, str] | None = None
+
+    def text(self, read_tool: str) -> str:
+        """The prompt of this moment. Without a tool that reads (`read_tool` empty) no skill is offered."""
+        skills, day = self._skills.current, int(self._now() // 86_400)
+        made = self._made
+        if made is not None and made[0] is skills and made[1:3] == (read_tool, day):
+            return made[3]
+        parts = [_BASE]
+        if self._instructions:
+            parts.append(self._instructions)
+        if read_tool and (section := skills_section(skills, read_tool)):
+            parts.append(section.strip())
+        parts.append(f"Today is {time.strftime('%Y-%m-%d', time.gmtime(day * 86_400))} (UTC).")
+        text = "\n\n".join(parts)
+        self._made = (skills, read_tool, day, text)
+        return text

@@ -15,6 +15,7 @@ from agent.agent import Agent, AgentSettings
 from agent.history import Assistant, User
 from agent.models.base import Model
 from agent.models.resolve import ModelSetupError, resolve
+from agent.prompt import SystemPrompt
 from agent.skills.manager import SkillManager
 from agent.tools.manager import ToolManager
 from agent.tools.masking import Masker
@@ -93,7 +94,7 @@ class App:
         self._build_agents_side()
         self._build_channels()
         self._build_bridge_side()
-        await asyncio.gather(self._resolve_model(), self.skills.refresh(), self.tools.start())
+        await asyncio.gather(self._resolve_model(), self._refresh_skills(), self.tools.start())
         if self.serve:
             await self._serve()
         for name in list(self.channels):
@@ -138,7 +139,8 @@ class App:
             on_secret=self.masker.add,
         )
         self.tools = ToolManager(config.tools, mcp=self.mcp, masker=self.masker)
-        self.skills = SkillManager(builtin_skills(), self.workspace / "skills", environ=lambda: self.environ)
+        self.skills = SkillManager(builtin_skills(), self.workspace / "skills", environ=config.environ_now)
+        self.prompt = SystemPrompt(self.skills, config.sessions.instructions, self.clock)
 
     def _build_channels(self) -> None:
         for name, settings in self.config.channels.items():
@@ -155,7 +157,7 @@ class App:
         self.maintenance = Maintenance(
             [
                 Chore("mcp", self._refresh_tools),
-                Chore("skills", self.skills.refresh),
+                Chore("skills", self._refresh_skills),
                 Chore("store", self._forget, every=3600.0),
             ]
         )
@@ -234,19 +236,22 @@ class App:
             tools=self.tools,
             skills=self.skills,
             history=self.store.history,
+            prompt=self.prompt,
             settings=AgentSettings(
-                instructions=sessions.instructions,
                 max_steps=sessions.max_steps,
                 history_entries=sessions.history_messages,
                 max_attempts=self.config.model.max_attempts,
                 retry_budget=self.config.model.retry_budget,
             ),
-            now=self.clock,
         )
 
     async def _refresh_tools(self) -> None:
         await self.tools.refresh()
         await self.mcp.settle(self.config.mcp.start_timeout)
+
+    async def _refresh_skills(self) -> None:
+        if self.config.skills.enabled:
+            await self.skills.refresh()
 
     async def _forget(self) -> None:
         now = self.clock()

@@ -7,6 +7,7 @@ workspace adds variables that the real environment does not have.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -34,6 +35,8 @@ from channels.base import ChannelConfig, ChannelError
 from channels.registry import load
 
 __all__ = ["AccessRule", "Config", "ConfigError", "Fault", "load_config"]
+
+log = logging.getLogger("causeway.config")
 
 _LOCAL_CHANNELS = ("web", "api", "terminal")
 _DEFAULT_CHANNELS = ("web", "api")
@@ -191,6 +194,15 @@ class Config:
     log: LogSettings
     source: Path | None = None
     environ: Mapping[str, str] = field(default_factory=dict, repr=False)
+    real_environ: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def environ_now(self) -> Mapping[str, str]:
+        """`environ` with .env read anew (blocking); one that became faulty counts as it was at the start."""
+        try:
+            return {**read_dotenv(self.workspace / ".env"), **self.real_environ}
+        except (ConfigError, OSError):
+            log.warning("%s cannot be read now; its last values stay", self.workspace / ".env")
+            return self.environ
 
     def secrets(self) -> list[str]:
         """Every value that must not be seen: secret settings, and variables whose names say so."""
@@ -230,7 +242,8 @@ def load_config(path: Path | None, environ: Mapping[str, str]) -> Config:
     data: dict[str, Any] = source.data
     _refuse_unknown(source, data)
     workspace = _workspace(source, data, file, environ)
-    environ = MappingProxyType({**read_dotenv(workspace / ".env"), **environ})
+    real = environ
+    environ = MappingProxyType({**read_dotenv(workspace / ".env"), **real})
     sections: dict[str, Any] = {}
     for name, model in SECTIONS.items():
         values = data[name] if data.get(name) is not None else {}
@@ -240,7 +253,13 @@ def load_config(path: Path | None, environ: Mapping[str, str]) -> Config:
     if source.faults:
         raise ConfigError(file, source.faults)
     return Config(
-        workspace=workspace, channels=channels, access=access, source=file, environ=environ, **sections
+        workspace=workspace,
+        channels=channels,
+        access=access,
+        source=file,
+        environ=environ,
+        real_environ=real,
+        **sections,
     )
 
 

@@ -236,13 +236,19 @@ class LiveReply:
             )
             self._open = True
         delivered = await self._deliver(outbound)
+        if not self._recorded:
+            await self._end()  # nobody waits for our bookkeeping: repeating it all would show nothing twice
         await self._delivery.store.settle_reply(self._ref.id, "delivered" if delivered else "failed", seqs)
+        if self._recorded:
+            await self._end()
+        return delivered
+
+    async def _end(self) -> None:
         try:
             async with asyncio.timeout(_CALL_DEADLINE):
                 await self._channel.end(self._ref)
         except (SendError, TimeoutError) as error:
             log.warning("reply %s is shown, but its end was not: %s", self._ref.id, error)
-        return delivered
 
     async def _deliver(self, outbound: Outbound) -> bool:
         began, pause = self._delivery.clock(), 1.0

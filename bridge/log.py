@@ -27,9 +27,8 @@ class _Text(logging.Formatter):
         line = f"{stamp} {record.levelname.lower():7} {record.name} {record.getMessage()}"
         if ident:
             line += f" [{ident}]"
-        if record.exc_info:
-            line += "\n" + self.formatException(record.exc_info)
-        return line
+        # The masking filter has turned the traceback into masked text; the raw one is never printed.
+        return f"{line}\n{record.exc_text}" if record.exc_text else line
 
 
 class _Json(logging.Formatter):
@@ -42,8 +41,8 @@ class _Json(logging.Formatter):
         }
         if ident := getattr(record, "message_id", ""):
             data["id"] = ident
-        if record.exc_info:
-            data["exception"] = self.formatException(record.exc_info)
+        if record.exc_text:
+            data["exception"] = record.exc_text
         return json.dumps(data, ensure_ascii=False)
 
 

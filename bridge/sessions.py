@@ -251,7 +251,9 @@ class Runner:
             # A fault of ours: the person gets a sentence, the log the traceback, and the session goes on.
             log.exception("run failed")
             outcome = await self.agent.settle(run, "internal")
-        return await asyncio.to_thread(compose, outcome, folder, language)
+        if outcome.files or "![" in outcome.text:
+            return await asyncio.to_thread(compose, outcome, folder, language)
+        return compose(outcome, folder, language)  # touches no file
 
     async def _agent_run(self, run: str, inbound: Inbound, live: LiveReply, folder: Path) -> Outcome:
         verdict = self.sessions.access.decide(inbound)

@@ -99,7 +99,9 @@ def answer(request: Request) -> Answered:
                 outputs.append(entry)
             case _:
                 continue
-    texts = [one.text[:LONGEST_MESSAGE] for one in said]
+    # Other runs' messages before it are context that was given along.
+    said = [one for one in said if one.run == said[-1].run]
+    texts = [_own_words(one.text[:LONGEST_MESSAGE]) for one in said]
     tools = {tool.name: tool for tool in request.tools}
     scene = Scene(_language(texts, request), tools, find_skills(request.system))
     if outputs:
@@ -109,6 +111,14 @@ def answer(request: Request) -> Answered:
         parts.append(Answered(scene.say("picture")))
     words = list(dict.fromkeys(part.text for part in parts if part.text))
     return Answered("\n\n".join(words), tuple(call for part in parts for call in part.calls))
+
+
+def _own_words(text: str) -> str:
+    """The text without the lines that quote another message."""
+    lines = text.splitlines()
+    while lines and (lines[0].startswith(">") or not lines[0].strip()):
+        lines.pop(0)
+    return "\n".join(lines)
 
 
 def _language(texts: list[str], request: Request) -> Language:
@@ -291,7 +301,8 @@ def _time(text: str, scene: Scene) -> Answered | None:
         return None
     zone = re.search(r"\b[A-Z][A-Za-z]+/[A-Z][A-Za-z_/]+", text)
     lowered = text.lower()
-    city = max((name for name in ZONES if name in lowered), key=len, default="utc")
+    named = (name for name in ZONES if re.search(rf"\b{name}\b" if name.isascii() else name, lowered))
+    city = max(named, key=len, default="utc")
     return Answered(
         scene.say("calling", tool=f"`{clocks[0].name}`"),
         (Wish(clocks[0].name, {"timezone": zone[0] if zone else ZONES[city]}),),
@@ -321,18 +332,18 @@ def _files(text: str, scene: Scene) -> Answered | None:
     if found := re.search(
         r"(?:\bwrite|写入|写)\s+(?:to |file |文件)*" + _FILE + r"\s*[:：]\s*(.+)", text, re.I | re.S
     ):
-        return _with(scene, ("write", "write_file"), path=found[1], content=found[2].strip())
+        return _with(scene, ("write", "write_file"), path=found[1].rstrip("."), content=found[2].strip())
     if found := re.search(
         r"(?:\bsend\s+(?:me\s+)?(?:the\s+)?(?:file\s+)|发送(?:文件)?\s*)" + _FILE, text, re.I
     ):
-        return _with(scene, ("send_file",), path=found[1])
+        return _with(scene, ("send_file",), path=found[1].rstrip("."))
     if found := re.search(
         r"(?:\b(?:read|show|open|cat)\s+(?:the\s+)?(?:file\s+)?|(?:读取|阅读|打开|查看|读)(?:文件)?\s*)"
         + _FILE,
         text,
         re.I,
     ):
-        return _with(scene, ("read", "read_file"), path=found[1])
+        return _with(scene, ("read", "read_file"), path=found[1].rstrip("."))
     return None
 
 

@@ -219,15 +219,17 @@ class TerminalChannel(Channel):
         clock = asyncio.get_running_loop().time
         while True:
             await self._interrupts.acquire()
-            now = clock()
-            twice = now - self._last_interrupt < _TWICE
-            self._last_interrupt = now
-            if self._ended or not self._dialogue or (twice and not self._pending):
+            twice = clock() - self._last_interrupt < _TWICE
+            if self._ended or not self._dialogue:
                 self.closed.set()
             elif self._pending:
+                self._last_interrupt = float("-inf")
                 await self._print_line("")
                 await self._submit("/stop")
+            elif twice:
+                self.closed.set()
             else:
+                self._last_interrupt = clock()
                 await self._print_line(self._dim(self.env.text("terminal.interrupt", self._language())))
 
     def _language(self) -> str:

@@ -14,7 +14,7 @@ from channels.base import Env, Json, LogEntry
 
 
 class MemoryState:
-    """A ChannelState that holds what it was given as JSON, as a store would. Survives a 'restart' in a test."""
+    """A ChannelState that holds what it was given as JSON, as a store would. Outlives the channel."""
 
     def __init__(self) -> None:
         self.values: dict[str, str] = {}

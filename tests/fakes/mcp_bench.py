@@ -14,7 +14,7 @@ from typing import Any
 from agent.tools.base import Caller, Tool, ToolContext, ToolResult
 from agent.tools.mcp.hub import McpHub, RefreshReport, ServerStatus
 from agent.tools.mcp.process import Grace
-from agent.tools.mcp.server import Patience
+from agent.tools.mcp.surroundings import Patience
 
 FAKES = Path(__file__).parent
 #: Short times, so that tests need not wait; the order of the steps is the real one.

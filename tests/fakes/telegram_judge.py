@@ -114,20 +114,37 @@ def _check_places(text: str, entities: list[Entity]) -> None:
             raise Refused("can't parse MessageEntity: offset and length must be numbers")
         if entity["offset"] < 0 or entity["length"] <= 0:
             raise Refused("can't parse MessageEntity: offset or length out of range")
-        asked = {
+    places = [
+        {
             "@type": "textEntity",
             "offset": entity["offset"],
             "length": entity["length"],
-            "type": {"@type": "textEntityTypeBold"},
         }
-        result = _execute(
-            {
-                "@type": "getMarkdownText",
-                "text": {"@type": "formattedText", "text": text, "entities": [asked]},
-            }
-        )
+        for entity in entities
+    ]
+    # TDLib mends overlaps and joins equal neighbours before it looks: so no overlaps, and types take turns.
+    for layer in _layers(places):
+        for number, place in enumerate(layer):
+            place["type"] = {"@type": ("textEntityTypeBold", "textEntityTypeItalic")[number % 2]}
+        request = {
+            "@type": "getMarkdownText",
+            "text": {"@type": "formattedText", "text": text, "entities": layer},
+        }
+        result = _execute(request)
         if result["@type"] == "error":
             raise Refused(str(result["message"]))
+
+
+def _layers(places: list[Entity]) -> list[list[Entity]]:
+    layers: list[list[Entity]] = []
+    for place in sorted(places, key=lambda p: int(p["offset"])):
+        for layer in layers:
+            if layer[-1]["offset"] + layer[-1]["length"] <= place["offset"]:
+                layer.append(place)
+                break
+        else:
+            layers.append([place])
+    return layers
 
 
 def _check_nesting(entities: list[Entity]) -> None:

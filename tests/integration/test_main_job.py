@@ -10,6 +10,7 @@ import statistics
 import sys
 import time
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from channels.base import Inbound
 from tests.fakes.llm import Call, Say, ScriptedModel, Seen, aimock_server, llmock_server
 from tests.fakes.telegram import TOKEN, FakeTelegram
 from tests.fakes.transcript import Gate
-from tests.harness import bridge, openai_at
+from tests.harness import bridge, clean_environ, openai_at, write_config
 
 TIME = {"mcpServers": {"time": {"command": sys.executable, "args": ["-m", "mcp_server_time"]}}}
 PIXEL = base64.b64decode(
@@ -389,6 +390,87 @@ async def test_a_failure_is_one_human_sentence_and_the_next_message_works(tmp_pa
             assert "does not accept my key" in answer
             assert "sk-test" not in answer
             assert await ask(app, "again") == "fine"
+
+
+@pytest.mark.parametrize("protocol", ["openai", "anthropic"])
+async def test_ag_10_an_overloaded_service_is_waited_out_and_an_empty_answer_asked_again(
+    tmp_path: Path, protocol: str
+) -> None:
+    script = [
+        Say(status=529, kind="overloaded_error"),
+        Say(status=529, kind="overloaded_error"),
+        Say("first"),
+        *[Say(status=429, headers={"retry-after": "0.2"})] * 4,
+        Say(""),
+        Say("third"),
+    ]
+    async with (
+        ScriptedModel(script).running() as model,
+        Gate(openai=model.openai_url, anthropic=model.anthropic_url).running() as gate,
+    ):
+        url = gate.openai_url if protocol == "openai" else gate.anthropic_url
+        settings = {"model": {**openai_at(url), "provider": protocol}, **API}
+        async with bridge(tmp_path, settings) as app:
+            assert await ask(app, "one") == "first"
+            assert "slow down" in await ask(app, "two")
+            assert await ask(app, "three") == "third"
+        assert gate.refusals == []
+        assert len(model.seen) == len(script)
+
+
+async def test_ag_11_eight_new_chats_are_answered_though_another_process_locks_the_database(
+    tmp_path: Path,
+) -> None:
+    code = (
+        "import sqlite3, sys, time\n"
+        "db = sqlite3.connect(sys.argv[1], isolation_level=None)\n"
+        "db.execute('BEGIN IMMEDIATE'); print('locked', flush=True); time.sleep(3); db.execute('COMMIT')\n"
+    )
+    async with (
+        FakeTelegram() as fake,
+        ScriptedModel(lambda seen: Say(f"re: {seen.last_user}")).running() as model,
+    ):
+        settings = {
+            "model": openai_at(model.openai_url),
+            "channels": {"telegram": {"token": TOKEN, "base_url": fake.url}},
+            "access": {"telegram": {"direct": "open"}},
+        }
+        async with bridge(tmp_path, settings):
+            other = await asyncio.create_subprocess_exec(
+                sys.executable, "-c", code, str(tmp_path / "workspace" / "causeway.db"),
+                stdout=asyncio.subprocess.PIPE,
+            )  # fmt: skip
+            assert other.stdout is not None
+            assert await asyncio.wait_for(other.stdout.readline(), 10) == b"locked\n"
+            for chat in range(1, 9):
+                fake.say(chat, f"hello {chat}")
+            ticks = [time.monotonic()]
+            while other.returncode is None and len(ticks) < 10_000:
+                await asyncio.sleep(0.01)
+                ticks.append(time.monotonic())
+            await fake.wait_for(
+                lambda: all(fake.chat(chat).texts == [f"re: hello {chat}"] for chat in range(1, 9)), 20
+            )
+            fake.say(1, "again")  # the store is in use afterwards
+            await fake.wait_for(lambda: fake.chat(1).texts[-1] == "re: again")
+    stalls = sorted(later - sooner for sooner, later in pairwise(ticks))
+    assert stalls[-1] < 1.0, "the event loop stood still"
+
+
+async def test_causeway_chat_answers_what_is_piped_in(tmp_path: Path) -> None:
+    async with ScriptedModel([Say("from the **model**")]).running() as model:
+        config = write_config(tmp_path, {"model": openai_at(model.openai_url)})
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-X", "dev", "-m", "bridge.cli", "chat", "--config", str(config),
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+            env=clean_environ(tmp_path), cwd=tmp_path,
+        )  # fmt: skip
+        out, err = await asyncio.wait_for(process.communicate(b"hello\n"), 30)
+    assert process.returncode == 0, err
+    assert "from the" in out.decode()
+    assert "model" in out.decode()
+    assert err == b""
+    assert model.seen[0].last_user == "hello"
 
 
 async def test_pictures_reach_the_model(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from agent.tools.mcp.process import Grace
-from agent.tools.mcp.server import Patience
+from agent.tools.mcp.surroundings import Patience
 from tests.fakes.mcp_bench import FAKES, QUICK, alive, bench, living, plain, sdk, until
 from tests.fakes.mcp_plain import PNG
 

@@ -156,6 +156,7 @@ async def test_places_that_do_not_exist_are_refused_in_the_servers_words(fake: F
             await bot.edit_message_text("y", -100, 1)
 
 
+@pytest.mark.filterwarnings("ignore::telegram.warnings.PTBDeprecationWarning")
 async def test_faults_can_be_scripted(fake: FakeTelegram) -> None:
     fake.chat(5)
     fake.chat(6)

@@ -258,7 +258,7 @@ async def test_new_chat_empties_the_page_and_earlier_messages_can_be_shown(
     await page.click("#new")
     await until(lambda: len(house.received) == 2)
     assert house.received[1].text == "/new"
-    await page.wait_for_selector(".divider")
+    await page.wait_for_selector(".divider", state="attached")
     await page.wait_for_selector("#empty:not([hidden])")
     assert not await page.locator(".mine").first.is_visible()
     await page.click("#earlier")

@@ -23,6 +23,7 @@ from agent.models.base import (
     Text,
     Unauthorised,
 )
+from agent.prompt import SystemPrompt
 from agent.skills.manager import SkillManager
 from agent.tools.base import Annotations, Caller, FunctionTool, ToolContext, ToolResult
 from agent.tools.manager import ToolManager
@@ -93,6 +94,7 @@ class World:
             model=self.model,
             tools=self.manager,
             skills=self.skills,
+            prompt=SystemPrompt(self.skills),
             history=self.history,
             settings=self.settings,
             sleep=sleep,

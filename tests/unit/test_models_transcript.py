@@ -42,7 +42,7 @@ entry = st.one_of(
     st.builds(Assistant, st.just("r"), texts, st.lists(calls, max_size=3).map(tuple), opaques),
     st.builds(ToolOutput, st.just("r"), ids, names, texts, st.booleans(), st.just(()), images),
     st.builds(ToolBegun, st.just("r"), ids),
-    st.builds(Ended, st.just("r"), st.just("stopped"), texts),
+    st.builds(Ended, st.just("r"), st.just("stopped")),
 )
 histories = st.lists(entry, max_size=12)
 
@@ -135,7 +135,7 @@ def test_a_result_belongs_to_the_answer_before_it_when_ids_repeat() -> None:
 
 
 def test_neighbouring_messages_of_people_become_one() -> None:
-    entries = [User("r", "one"), Ended("r", "stopped", "Stopped."), User("s", "two", (PICTURE,))]
+    entries = [User("r", "one"), Ended("r", "stopped"), User("s", "two", (PICTURE,))]
     assert turns(entries) == [Said("one\n\ntwo", (PICTURE,))]
 
 
@@ -205,29 +205,30 @@ def test_an_id_is_made_free(wanted: str, taken: set[str], expected: str) -> None
     assert expected in taken
 
 
-OPENAI_FAULTS = {
-    "a call without its result": [
-        {"role": "user", "content": "x"},
-        {"role": "assistant", "content": None, "tool_calls": [{"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}]},
-        {"role": "user", "content": "y"},
-    ],
-    "a result without its call": [{"role": "user", "content": "x"}, {"role": "tool", "tool_call_id": "c", "content": "r"}],
-    "an empty assistant": [{"role": "user", "content": "x"}, {"role": "assistant", "content": ""}],
+HELLO = {"role": "user", "content": "x"}
+
+
+def asks(name: str = "f", identity: str = "c") -> dict[str, Any]:
+    function = {"name": name, "arguments": "{}"}
+    call = {"id": identity, "type": "function", "function": function}
+    return {"role": "assistant", "content": None, "tool_calls": [call]}
+
+
+GIVES = {"role": "tool", "tool_call_id": "c", "content": "r"}
+OPENAI_FAULTS: dict[str, list[dict[str, Any]]] = {
+    "a call without its result": [HELLO, asks(), HELLO],
+    "a call at the end": [HELLO, asks()],
+    "a result without its call": [HELLO, GIVES],
+    "a result not directly after": [HELLO, asks(), HELLO, GIVES],
+    "a result given twice": [HELLO, asks(), GIVES, GIVES],
+    "an empty assistant": [HELLO, {"role": "assistant", "content": ""}],
     "empty content": [{"role": "user", "content": ""}],
-    "no calls in tool_calls": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "a", "tool_calls": []}],
-    "an illegal name": [
-        {"role": "user", "content": "x"},
-        {"role": "assistant", "content": None, "tool_calls": [{"id": "c", "type": "function", "function": {"name": "a.b", "arguments": "{}"}}]},
-        {"role": "tool", "tool_call_id": "c", "content": "r"},
-    ],
-    "a result given twice": [
-        {"role": "user", "content": "x"},
-        {"role": "assistant", "content": None, "tool_calls": [{"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}]},
-        {"role": "tool", "tool_call_id": "c", "content": "r"},
-        {"role": "tool", "tool_call_id": "c", "content": "r"},
-    ],
+    "no calls in tool_calls": [HELLO, {"role": "assistant", "content": "a", "tool_calls": []}],
+    "an illegal name": [HELLO, asks("a.b"), GIVES],
+    "an id of 41 letters": [HELLO, asks("f", "c" * 41), {**GIVES, "tool_call_id": "c" * 41}],
+    "an unknown role": [HELLO, {"role": "robot", "content": "x"}],
     "no message": [],
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", OPENAI_FAULTS)
@@ -237,27 +238,32 @@ def test_the_gate_refuses_what_openai_refuses(name: str) -> None:
 
 USE = {"type": "tool_use", "id": "c", "name": "f", "input": {}}
 RESULT = {"type": "tool_result", "tool_use_id": "c", "content": "r"}
+TEXT = {"type": "text", "text": "y"}
+
+
+def user(*blocks: dict[str, Any]) -> dict[str, Any]:
+    return {"role": "user", "content": list(blocks)}
+
+
+def assistant(*blocks: dict[str, Any]) -> dict[str, Any]:
+    return {"role": "assistant", "content": list(blocks)}
+
+
 ANTHROPIC_FAULTS: dict[str, list[dict[str, Any]]] = {
-    "a call without its result": [{"role": "user", "content": "x"}, {"role": "assistant", "content": [USE]}, {"role": "user", "content": "y"}],
-    "a result without its call": [{"role": "user", "content": [RESULT]}],
-    "a result not directly after": [
-        {"role": "user", "content": "x"}, {"role": "assistant", "content": [USE]},
-        {"role": "user", "content": "y"}, {"role": "user", "content": [RESULT]},
-    ],
-    "text before the results": [
-        {"role": "user", "content": "x"}, {"role": "assistant", "content": [USE]},
-        {"role": "user", "content": [{"type": "text", "text": "y"}, RESULT]},
-    ],
-    "an assistant first": [{"role": "assistant", "content": "x"}, {"role": "user", "content": "y"}],
-    "an assistant last": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}],
-    "blank text": [{"role": "user", "content": [{"type": "text", "text": " "}]}],
-    "no content": [{"role": "user", "content": []}],
-    "an illegal id": [
-        {"role": "user", "content": "x"}, {"role": "assistant", "content": [{**USE, "id": "a:b"}]},
-        {"role": "user", "content": [{**RESULT, "tool_use_id": "a:b"}]},
-    ],
-    "a system message": [{"role": "system", "content": "x"}, {"role": "user", "content": "y"}],
-}  # fmt: skip
+    "a call without its result": [HELLO, assistant(USE), HELLO],
+    "a result without its call": [user(RESULT)],
+    "a result not directly after": [HELLO, assistant(USE), HELLO, user(RESULT)],
+    "a result given twice": [HELLO, assistant(USE), user(RESULT, RESULT)],
+    "text before the results": [HELLO, assistant(USE), user(TEXT, RESULT)],
+    "an assistant first": [assistant(TEXT), HELLO],
+    "an assistant last": [HELLO, assistant(TEXT)],
+    "blank text": [user({"type": "text", "text": " "})],
+    "no content": [user()],
+    "an illegal id": [HELLO, assistant({**USE, "id": "a:b"}), user({**RESULT, "tool_use_id": "a:b"})],
+    "an id used twice": [HELLO, assistant(USE), user(RESULT), assistant(USE), user(RESULT)],
+    "thinking without its signature": [HELLO, assistant({"type": "thinking", "thinking": "x"}, TEXT), HELLO],
+    "a system message": [{"role": "system", "content": "x"}, HELLO],
+}
 
 
 @pytest.mark.parametrize("name", ANTHROPIC_FAULTS)
@@ -269,7 +275,7 @@ def test_the_gate_refuses_what_anthropic_refuses(name: str) -> None:
 
 
 def test_the_gate_refuses_bad_tools_and_missing_fields() -> None:
-    hello = [{"role": "user", "content": "x"}]
+    hello = [HELLO]
     assert check_openai({"messages": hello})
     assert check_anthropic({"model": "m", "messages": hello})
     for names_ in (["a.b"], ["same", "same"], ["n" * 65]):

@@ -15,6 +15,18 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 from urllib.parse import parse_qsl, urlsplit
 
+from agent.tools.mcp.fields import (
+    EntryError,
+    allowed_tools,
+    flag,
+    included_tools,
+    kind_name,
+    one_of,
+    pairs,
+    seconds,
+    stop_first,
+    strings,
+)
 from agent.tools.mcp.variables import Expander, UnknownVariable, looks_secret
 
 LARGEST_FILE = 1024 * 1024
@@ -59,10 +71,6 @@ class ConfigError(ValueError):
         super().__init__(message)
         self.line = line
         self.column = column
-
-
-class EntryError(ValueError):
-    """One server's entry cannot be used; the others can."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,9 +129,14 @@ class McpConfig:
 
 
 def parse_config(
-    data: bytes, *, environ: Mapping[str, str], on_secret: Callable[[str], None] = lambda value: None
+    data: bytes,
+    *,
+    environ: Mapping[str, str],
+    on_secret: Callable[[str], None] = lambda value: None,
+    start_timeout: float = START_TIMEOUT,
 ) -> McpConfig:
-    """Read the bytes of an `mcp.json`. An empty file names no servers.
+    """Read the bytes of an `mcp.json`. An empty file names no servers. `start_timeout` holds for entries
+    without one.
 
     Raises ConfigError when the file as a whole is unusable. Values that look like credentials are passed to
     `on_secret` before anything else sees them.
@@ -140,7 +153,7 @@ def parse_config(
         try:
             if any(spec.name == name for spec in specs):
                 raise EntryError("the name is given twice; the first one is used; rename the other")
-            specs.append(_spec(name, entry, expander, warnings))
+            specs.append(_spec(name, entry, expander, warnings, start_timeout))
         except (EntryError, UnknownVariable) as fault:
             bad.append(BadEntry(name, str(fault), _line_of(text, name)))
     return McpConfig(tuple(specs), tuple(bad), tuple(warnings), expander.used)
@@ -163,7 +176,7 @@ def _load(text: str) -> tuple[Any, list[str]]:
     """The file's value and the keys that one object gives twice."""
     repeated: list[str] = []
 
-    def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
+    def unique(items: list[tuple[str, Any]]) -> dict[str, Any]:
         made = dict(items)
         if len(made) != len(items):
             keys = [key for key, _ in items]
@@ -171,14 +184,14 @@ def _load(text: str) -> tuple[Any, list[str]]:
         return made
 
     try:
-        return json.loads(text, object_pairs_hook=pairs), repeated
+        return json.loads(text, object_pairs_hook=unique), repeated
     except (json.JSONDecodeError, RecursionError) as fault:
         strict = fault
     import json5  # slow to import and to parse; most files are plain JSON
 
     repeated.clear()
     try:
-        return json5.loads(text, object_pairs_hook=lambda items: pairs(list(items))), repeated
+        return json5.loads(text, object_pairs_hook=lambda items: unique(list(items))), repeated
     except (ValueError, RecursionError) as fault:
         raise _syntax_error(str(fault), strict) from None
 
@@ -237,26 +250,25 @@ def _looks_like_server(value: Any) -> bool:
     return isinstance(value, dict) and any(key in value for key in ("command", *_ALIASES["url"]))
 
 
-def _spec(name: str, entry: Any, expander: Expander, warnings: list[str]) -> ServerSpec:
+def _spec(name: str, entry: Any, expander: Expander, warnings: list[str], start_timeout: float) -> ServerSpec:
     if not isinstance(entry, dict):
-        raise EntryError(f'an entry must be an object such as {{"command": "..."}}, not {_kind_name(entry)}')
+        raise EntryError(f'an entry must be an object such as {{"command": "..."}}, not {kind_name(entry)}')
     if not name.strip():
         raise EntryError("a server needs a name")
     warnings += [f"{name}: unknown key {key!r} is ignored" for key in entry if key not in _KNOWN]
-    given = {field_name: _one_of(entry, keys) for field_name, keys in _ALIASES.items()}
+    given = {field_name: one_of(entry, keys) for field_name, keys in _ALIASES.items()}
     kind = _kind(entry, given)
-    include, switched_off = _included(given["include"])
+    include, switched_off = included_tools(given["include"])
     common: dict[str, Any] = {
         "name": name,
         "kind": kind,
-        "disabled": _flag("disabled", given["disabled"], False)
-        or not _flag("enabled", given["enabled"], True),
-        "timeout": _seconds("timeout", given["timeout"]),
-        "start_timeout": _seconds("start_timeout", given["start_timeout"]) or START_TIMEOUT,
+        "disabled": flag("disabled", given["disabled"], False) or not flag("enabled", given["enabled"], True),
+        "timeout": seconds("timeout", given["timeout"]),
+        "start_timeout": seconds("start_timeout", given["start_timeout"]) or start_timeout,
         "include": include,
-        "exclude": tuple(sorted({*_strings("excludeTools", given["exclude"]), *switched_off})),
-        "always_allow": _allowed(given["allow"]),
-        "stop_first": _stop_first(given["restart"]),
+        "exclude": tuple(sorted({*strings("excludeTools", given["exclude"]), *switched_off})),
+        "always_allow": allowed_tools(given["allow"]),
+        "stop_first": stop_first(given["restart"]),
     }
     if kind == "stdio":
         return _local(common, given, expander)
@@ -286,8 +298,8 @@ def _kind(entry: dict[str, Any], given: dict[str, Any]) -> Kind:
 
 def _local(common: dict[str, Any], given: dict[str, Any], expander: Expander) -> ServerSpec:
     words = given["command"] if isinstance(given["command"], list) else [given["command"]]
-    words = [*_strings("command", words), *_strings("args", given["args"])]
-    env = _pairs("env", given["env"], expander)
+    words = [*strings("command", words), *strings("args", given["args"])]
+    env = pairs("env", given["env"], expander)
     for key, value in env:
         if looks_secret(key):
             expander.note_secret(value)
@@ -298,7 +310,7 @@ def _local(common: dict[str, Any], given: dict[str, Any], expander: Expander) ->
         raise EntryError("its command line contains a NUL character")
     cwd = given["cwd"]
     if cwd is not None and not isinstance(cwd, str):
-        raise EntryError(f"'cwd' must be a path, not {_kind_name(cwd)}")
+        raise EntryError(f"'cwd' must be a path, not {kind_name(cwd)}")
     return ServerSpec(
         **common,
         command=expanded[0],
@@ -310,7 +322,7 @@ def _local(common: dict[str, Any], given: dict[str, Any], expander: Expander) ->
 
 def _remote(common: dict[str, Any], given: dict[str, Any], expander: Expander) -> ServerSpec:
     if not isinstance(given["url"], str):
-        raise EntryError(f"'url' must be text, not {_kind_name(given['url'])}")
+        raise EntryError(f"'url' must be text, not {kind_name(given['url'])}")
     url = expander.expand(given["url"].strip())
     try:
         parts = urlsplit(url)
@@ -324,98 +336,12 @@ def _remote(common: dict[str, Any], given: dict[str, Any], expander: Expander) -
     for key, value in parse_qsl(parts.query):
         if looks_secret(key):
             expander.note_secret(value)
-    headers = _pairs("headers", given["headers"], expander)
+    headers = pairs("headers", given["headers"], expander)
     for key, value in headers:
         if not key or any(ord(letter) < 32 for letter in key + value):
             raise EntryError(f"header {key!r} contains a line break or another control character")
         expander.note_header(key, value)
     return ServerSpec(**common, url=url, headers=headers)
-
-
-def _one_of(entry: dict[str, Any], keys: tuple[str, ...]) -> Any:
-    return next((entry[key] for key in keys if entry.get(key) is not None), None)
-
-
-def _kind_name(value: Any) -> str:
-    names = {dict: "an object", list: "a list", str: "text", bool: "true/false", type(None): "null"}
-    return names.get(type(value), "a number")
-
-
-def _strings(key: str, value: Any) -> tuple[str, ...]:
-    """A list of words; numbers and true/false are taken as written, since people write ports as numbers."""
-    if value is None:
-        return ()
-    if not isinstance(value, list):
-        raise EntryError(f"{key!r} must be a list, not {_kind_name(value)}")
-    words = []
-    for item in value:
-        if isinstance(item, bool):
-            words.append("true" if item else "false")
-        elif isinstance(item, str | int | float):
-            words.append(str(item))
-        else:
-            raise EntryError(f"{key!r} must hold text, not {_kind_name(item)}")
-    return tuple(words)
-
-
-def _pairs(key: str, value: Any, expander: Expander) -> tuple[tuple[str, str], ...]:
-    if value is None:
-        return ()
-    if not isinstance(value, dict):
-        raise EntryError(f"{key!r} must be an object, not {_kind_name(value)}")
-    names = [str(name) for name, item in value.items() if item is not None]
-    texts = _strings(key, [item for item in value.values() if item is not None])
-    if any("\0" in text or ("=" in name and key == "env") for name, text in zip(names, texts, strict=True)):
-        raise EntryError(f"{key!r} holds a name with '=' or a value with a NUL character")
-    return tuple(sorted((name, expander.expand(text)) for name, text in zip(names, texts, strict=True)))
-
-
-def _flag(key: str, value: Any, default: bool) -> bool:
-    if value is None:
-        return default
-    if not isinstance(value, bool):
-        raise EntryError(f"{key!r} must be true or false, not {_kind_name(value)}")
-    return value
-
-
-def _seconds(key: str, value: Any) -> float | None:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-        raise EntryError(f"{key!r} must be a number of seconds above 0")
-    seconds = float(value)
-    return min(seconds / 1000 if seconds > 3600 else seconds, 86_400.0)
-
-
-def _included(value: Any) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:
-    """Which tools to offer (None: all) and which are switched off, from a list or `{name: true/false}`."""
-    if isinstance(value, dict):
-        off = [
-            str(name)
-            for name, setting in value.items()
-            if setting is False
-            or (
-                isinstance(setting, dict)
-                and (setting.get("enabled") is False or setting.get("disabled") is True)
-            )
-        ]
-        return None, tuple(off)
-    if value is None:
-        return None, ()
-    names = _strings("tools", value)
-    return (None if "*" in names else names), ()
-
-
-def _allowed(value: Any) -> tuple[str, ...]:
-    if isinstance(value, bool):
-        return ("*",) if value else ()
-    return _strings("alwaysAllow", value)
-
-
-def _stop_first(value: Any) -> bool:
-    if value not in (None, "new-first", "stop-first"):
-        raise EntryError('\'restart\' must be "new-first" or "stop-first"')
-    return bool(value == "stop-first")
 
 
 def _line_of(text: str, name: str) -> int:

@@ -3,30 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 from agent.tools.base import Tool
-from agent.tools.mcp.config import ConfigError, McpConfig, ServerSpec, parse_config
+from agent.tools.mcp.config import START_TIMEOUT, McpConfig, ServerSpec
+from agent.tools.mcp.file import ConfigFile
 from agent.tools.mcp.names import offered_name
 from agent.tools.mcp.schema import ListedTool, provider_schema, short_description
-from agent.tools.mcp.server import McpServer, Patience, Sdk, State, Surroundings
+from agent.tools.mcp.server import McpServer, State
+from agent.tools.mcp.surroundings import Patience, Sdk, Surroundings
 from agent.tools.mcp.tool import McpTool
 
 log = logging.getLogger("causeway.mcp")
 
 LOCAL_TIMEOUT = 60.0
 REMOTE_TIMEOUT = 30.0
-#: A file changed this short a time before it was read may change again without its stat telling.
-_RACY_NS = 100_000_000
 _STOP_LIMIT = 12.0
-_Signature = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,17 +64,6 @@ class _Slot:
     made_from: tuple[tuple[ListedTool, ...], ServerSpec] | None = None
 
 
-@dataclass(slots=True)
-class _Seen:
-    """What is known of the file from the last look."""
-
-    signature: _Signature | None = None
-    racy: bool = False
-    applied: str = ""  # the digest of the content that is in force
-    variables: Mapping[str, str | None] = field(default_factory=dict)
-    warned: str = ""  # the digest, or the kind of fault, that was reported
-
-
 class McpHub:
     """The MCP servers that one `mcp.json` names. One a process; used from one event loop."""
 
@@ -90,14 +77,14 @@ class McpHub:
         on_secret: Callable[[str], None] = lambda value: None,
         clock: Callable[[], float] = time.time,
         default_timeout: float | None = None,
+        start_timeout: float = START_TIMEOUT,
         drain: float = 60.0,
         patience: Patience | None = None,
     ) -> None:
         """`default_timeout` replaces both limits by kind (60 s local, 30 s remote) for calls of servers whose
-        entry has no `timeout`; `drain` is how long a removed server's calls in flight may go on."""
-        self._path = path
-        self._environ = environ
-        self._on_secret = on_secret
+        entry has no `timeout`; `start_timeout` is how long a server may take to be ready when its entry does
+        not say; `drain` is how long a removed server's calls in flight may go on."""
+        self._file = ConfigFile(path, environ=environ, on_secret=on_secret, start_timeout=start_timeout)
         self._clock = clock
         self._default_timeout = default_timeout
         self._drain = drain
@@ -108,9 +95,7 @@ class McpHub:
         self._bad: dict[str, ServerStatus] = {}
         self._tasks: dict[asyncio.Task[None], McpServer] = {}
         self._tools: tuple[Tool, ...] = ()
-        self._file_fault = ""
         self._entry_faults: tuple[str, ...] = ()
-        self._seen = _Seen()
         self._refreshing = asyncio.Lock()
         self._on_change: Callable[[], None] = lambda: None
         self._pulse = asyncio.Event()
@@ -127,7 +112,7 @@ class McpHub:
     @property
     def problems(self) -> tuple[str, ...]:
         """What is wrong with the file, each with file and, where known, line."""
-        return ((self._file_fault,) if self._file_fault else ()) + self._entry_faults
+        return ((self._file.fault,) if self._file.fault else ()) + self._entry_faults
 
     @property
     def status(self) -> tuple[ServerStatus, ...]:
@@ -149,13 +134,12 @@ class McpHub:
         async with self._refreshing:
             if self._stopped:
                 return RefreshReport()
-            signature, fault = self._stat()
-            if signature is None:
-                return self._unusable(fault, "gone" if self._slots or self._seen.applied else "")
-            environment_same = all(self._environ.get(k) == v for k, v in self._seen.variables.items())
-            if signature == self._seen.signature and not self._seen.racy and environment_same:
-                return RefreshReport()
-            return await self._read(signature, environment_same)
+            look = await self._file.look(in_use=bool(self._slots))
+            if look.config is not None:
+                return self._apply(look.config)
+            if look.changed:
+                self._on_change()
+            return RefreshReport(fault=self._file.fault if look.changed else "")
 
     async def settle(self, timeout: float) -> bool:
         """Wait until no server is starting and no changed one is about to take over, at most `timeout`
@@ -198,68 +182,6 @@ class McpHub:
         slot = self._slots.get(name)
         return slot.current if slot is not None else None
 
-    # Reading the file ------------------------------------------------------------------------------------
-
-    def _stat(self) -> tuple[_Signature | None, str]:
-        try:
-            found = self._path.stat()
-        except FileNotFoundError:
-            return None, "the file is gone"
-        except OSError as fault:
-            return None, f"the file cannot be read ({fault.strerror})"
-        return (found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino), ""
-
-    async def _read(self, signature: _Signature, environment_same: bool) -> RefreshReport:
-        # The signature is from before reading: a write that comes meanwhile is seen at the next look.
-        racy = time.time_ns() - signature[0] < _RACY_NS
-        try:
-            data = await asyncio.to_thread(self._path.read_bytes)
-        except OSError as fault:
-            return self._unusable(f"the file cannot be read ({fault.strerror})", "unreadable")
-        self._seen.signature, self._seen.racy = signature, racy
-        digest = hashlib.sha256(data).hexdigest()
-        if digest == self._seen.warned:
-            return RefreshReport()
-        if digest == self._seen.applied and environment_same:
-            return self._usable_again()
-        if self._slots and not data.strip(b"\xef\xbb\xbf \t\r\n\0"):
-            return self._unusable("the file is empty", digest)
-        try:
-            config = await asyncio.to_thread(
-                parse_config, data, environ=self._environ, on_secret=self._on_secret
-            )
-        except ConfigError as fault:
-            return self._unusable(str(fault), digest, fault.line)
-        self._usable_again()
-        self._seen.applied = digest
-        self._seen.variables = dict(config.variables)
-        return self._apply(config)
-
-    def _usable_again(self) -> RefreshReport:
-        self._seen.warned = ""
-        if self._file_fault:
-            self._file_fault = ""
-            self._on_change()
-        return RefreshReport()
-
-    def _where(self, fault: str, line: int = 0) -> str:
-        place = f"{self._path}:{line}" if line else str(self._path)
-        return f"{place}: {fault}"
-
-    def _unusable(self, fault: str, content: str, line: int = 0) -> RefreshReport:
-        """Keep what runs, and warn once for this content."""
-        if not content:  # no file, and there never was one: nothing is wrong
-            return RefreshReport()
-        self._file_fault = self._where(fault, line)
-        if self._seen.warned == content:
-            return RefreshReport()
-        self._seen.warned = content
-        if content in ("gone", "unreadable"):
-            self._seen.signature = None  # when it is back it is read, whatever its stat says
-        log.warning("%s; the last good configuration stays in force", self._file_fault)
-        self._on_change()
-        return RefreshReport(fault=self._file_fault)
-
     # Following the file ----------------------------------------------------------------------------------
 
     def _apply(self, config: McpConfig) -> RefreshReport:
@@ -299,13 +221,13 @@ class McpHub:
                 slot.note = f"its entry has a fault, the last good one is kept: {entry.reason}"
             else:
                 self._bad[entry.name] = ServerStatus(entry.name, "failed", self._clock(), entry.reason)
-            faults.append(self._where(f"{entry.name}: {entry.reason}", entry.line))
+            faults.append(self._file.where(f"{entry.name}: {entry.reason}", entry.line))
         for name, slot in self._slots.items():
             if all(entry.name != name for entry in config.bad) and slot.note.startswith(
                 "its entry has a fault"
             ):
                 slot.note = ""
-        faults += [self._where(warning) for warning in config.warnings]
+        faults += [self._file.where(warning) for warning in config.warnings]
         for fault in faults:
             if fault not in self._entry_faults:
                 log.warning("%s", fault)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
-from types import TracebackType
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import anyio
@@ -17,7 +16,6 @@ from mcp import Client, MCPError
 from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.client.subscriptions import SubscriptionLost
-from mcp.shared.message import SessionMessage
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
@@ -32,9 +30,10 @@ from agent.tools.mcp.faults import (
     StartFailed,
 )
 from agent.tools.mcp.process import Child, Grace, StderrLog, child_environment
-from agent.tools.mcp.remote import LOST, CallBoundClient, describe, http_client
-from agent.tools.mcp.schema import ListedTool, mend_call_result, mend_listing, read_annotations
+from agent.tools.mcp.remote import LOST, describe, http_client
+from agent.tools.mcp.schema import ListedTool, read_annotations
 from agent.tools.mcp.stdio import stdio_streams
+from agent.tools.mcp.wire import Watched, Wire
 
 log = logging.getLogger("causeway.mcp")
 
@@ -52,22 +51,10 @@ class Reply:
     is_error: bool = False
 
 
-@dataclass(slots=True)
-class _Wire:
-    """What the transport of one session shows to its link."""
-
-    on_end: Callable[[], None]
-    faults: list[str] = field(default_factory=list)
-    asked: dict[str | int, str] = field(default_factory=dict)
-    ended: bool = False
-    child: Child | None = None
-    http: CallBoundClient | None = None
-
-
 class Link:
     """A session that is open. Any task may call; only the task that opened it closes it."""
 
-    def __init__(self, client: Client, wire: _Wire) -> None:
+    def __init__(self, client: Client, wire: Wire) -> None:
         self._client = client
         self._wire = wire
 
@@ -208,13 +195,13 @@ async def open_link(
     Raises McpFault when no session comes about. `on_end` is called when the connection is gone, `on_change`
     when the list of tools may be another one, `on_noise` for each line on stdout that is no message.
     """
-    wire = _Wire(on_end)
+    wire = Wire(on_end)
 
     async def on_message(message: object) -> None:
         if isinstance(message, types.ToolListChangedNotification):
             on_change()
 
-    transport = _Watched(_streams(spec, wire, environ, cwd, stderr, grace, on_change, on_noise), wire)
+    transport = Watched(_streams(spec, wire, environ, cwd, stderr, grace, on_change, on_noise), wire)
     client = Client(
         transport,
         cache=None,  # we list when something changed; a cached answer would hide it
@@ -234,7 +221,7 @@ async def open_link(
 @asynccontextmanager
 async def _streams(
     spec: ServerSpec,
-    wire: _Wire,
+    wire: Wire,
     environ: Mapping[str, str],
     cwd: str,
     stderr: StderrLog,
@@ -271,110 +258,13 @@ async def _streams(
             yield remote
 
 
-class _Watched:
-    """A transport whose results are mended before the SDK judges them, and whose end is told."""
-
-    def __init__(self, inner: AbstractAsyncContextManager[tuple[Any, Any]], wire: _Wire) -> None:
-        self._inner = inner
-        self._wire = wire
-
-    async def __aenter__(self) -> tuple[_Reader, _Writer]:
-        read, write = await self._inner.__aenter__()
-        return _Reader(read, self._wire), _Writer(write, self._wire)
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> bool | None:
-        return await self._inner.__aexit__(kind, error, trace)
-
-
-class _Writer:
-    def __init__(self, inner: Any, wire: _Wire) -> None:
-        self._inner = inner
-        self._asked = wire.asked
-
-    async def send(self, item: SessionMessage, /) -> None:
-        message = item.message
-        if isinstance(message, types.JSONRPCRequest) and message.method in ("tools/list", "tools/call"):
-            if len(self._asked) > 10_000:  # calls whose answer never came; their place is needed
-                self._asked.pop(next(iter(self._asked)))
-            self._asked[message.id] = message.method
-        await self._inner.send(item)
-
-    async def aclose(self) -> None:
-        await self._inner.aclose()
-
-    async def __aenter__(self) -> _Writer:
-        await self._inner.__aenter__()
-        return self
-
-    async def __aexit__(self, *details: Any) -> bool | None:
-        done: bool | None = await self._inner.__aexit__(*details)
-        return done
-
-
-class _Reader:
-    def __init__(self, inner: Any, wire: _Wire) -> None:
-        self._inner = inner
-        self._wire = wire
-
-    @property
-    def last_context(self) -> Any:
-        return getattr(self._inner, "last_context", None)
-
-    async def receive(self) -> SessionMessage | Exception:
-        return self._mend(await self._inner.receive())
-
-    def __aiter__(self) -> _Reader:
-        return self
-
-    async def __anext__(self) -> SessionMessage | Exception:
-        try:
-            return self._mend(await self._inner.__anext__())
-        except (StopAsyncIteration, anyio.ClosedResourceError, anyio.BrokenResourceError):
-            self._wire.ended = True
-            self._wire.on_end()
-            raise
-
-    async def aclose(self) -> None:
-        await self._inner.aclose()
-
-    async def __aenter__(self) -> _Reader:
-        await self._inner.__aenter__()
-        return self
-
-    async def __aexit__(self, *details: Any) -> bool | None:
-        done: bool | None = await self._inner.__aexit__(*details)
-        return done
-
-    def _mend(self, item: SessionMessage | Exception) -> SessionMessage | Exception:
-        if isinstance(item, Exception):
-            return item
-        message = item.message
-        if isinstance(message, types.JSONRPCError) and message.id is not None:
-            self._wire.asked.pop(message.id, None)
-        if not isinstance(message, types.JSONRPCResponse):
-            return item
-        asked = self._wire.asked.pop(message.id, None)
-        if asked == "tools/list":
-            tools, faults = mend_listing(message.result.get("tools"))
-            self._wire.faults.extend(faults)
-            message.result = {**message.result, "tools": tools}
-        elif asked == "tools/call":
-            message.result = mend_call_result(message.result)
-        return item
-
-
 def _leaves(fault: BaseException) -> list[BaseException]:
     if isinstance(fault, BaseExceptionGroup):
         return [leaf for part in fault.exceptions for leaf in _leaves(part)]
     return [fault]
 
 
-def _start_failure(spec: ServerSpec, wire: _Wire, fault: Exception, stderr: StderrLog) -> McpFault:
+def _start_failure(spec: ServerSpec, wire: Wire, fault: Exception, stderr: StderrLog) -> McpFault:
     leaf = next((item for item in _leaves(fault) if not isinstance(item, asyncio.CancelledError)), fault)
     if wire.http is not None and wire.http.refused:
         return NeedsLogin(

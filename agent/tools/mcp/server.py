@@ -7,21 +7,18 @@ flags and a wake-up. Calls multiplex over its session from any task.
 from __future__ import annotations
 
 import asyncio
-import importlib
 import logging
-import random
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from agent.tools.mcp.config import ServerSpec
 from agent.tools.mcp.faults import CallTimeout, Down, McpFault, NeedsLogin, SessionGone, StartFailed
 from agent.tools.mcp.names import file_stem
-from agent.tools.mcp.process import Grace, StderrLog
+from agent.tools.mcp.process import StderrLog
 from agent.tools.mcp.schema import ListedTool
+from agent.tools.mcp.surroundings import Surroundings
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -33,51 +30,6 @@ log = logging.getLogger("causeway.mcp")
 _FORGOTTEN = "the server forgot the session"
 
 State = Literal["starting", "ready", "failed", "restarting", "needs_auth", "disabled"]
-
-
-@dataclass(frozen=True, slots=True)
-class Patience:
-    """How long things may take and how often they may fail; seconds unless said otherwise."""
-
-    first_pause: float = 0.5  # before the first restart; doubles each time
-    longest_pause: float = 60.0
-    failures: int = 5  # in a row, then the server rests
-    settled: float = 60.0  # a life this long ends a row of failures
-    resting_remote: float = 300.0  # a resting remote server is tried again this often
-    reconnect: float = 5.0  # a call waits this long for a server that is restarting
-    forgotten: float = 2.0  # for calls under way in a remote session that the server forgot
-    between_listings: float = 0.2
-    listing: float = 30.0
-    leaving: float = 10.0  # to close a session that is not a process (a process has `grace`)
-    grace: Grace = field(default_factory=Grace)
-
-
-class Sdk:
-    """Imports the SDK at the first use, once, in a thread: it costs about 0.6 s of CPU and 55 MiB."""
-
-    def __init__(self) -> None:
-        self._lock = asyncio.Lock()
-        self._link: ModuleType | None = None
-
-    async def link(self) -> ModuleType:
-        """The module `agent.tools.mcp.link`."""
-        async with self._lock:
-            if self._link is None:
-                self._link = await asyncio.to_thread(importlib.import_module, "agent.tools.mcp.link")
-        return self._link
-
-
-@dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What all servers of a hub share."""
-
-    environ: Mapping[str, str]
-    log_dir: Path | None
-    cwd: Path
-    sdk: Sdk
-    clock: Callable[[], float] = time.time
-    rng: Callable[[], float] = random.random
-    patience: Patience = field(default_factory=Patience)
 
 
 class McpServer:

@@ -13,9 +13,9 @@ from agent.tools.mcp.results import render_reply
 from agent.tools.mcp.server import McpServer
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class McpTool:
-    """One tool of one server. Never changed after it is made.
+    """One tool of one server.
 
     It finds its server at each call by name, so that a run that still holds an older catalog reaches the
     server that serves now, and learns it when there is none.
