@@ -38,6 +38,7 @@ GIVE_UP = 24 * 3600.0
 _LONGEST_PAUSE = 60.0
 _CALL_DEADLINE = 120.0
 _TYPING_DEADLINE = 5.0
+_LAST_CALL = 5.0
 
 
 def ref_to_json(ref: ReplyRef) -> dict[str, Any]:
@@ -299,10 +300,20 @@ class LiveReply:
 
     async def _post(self, n: int, chunk: Chunk, final: bool) -> None:
         await self._record(StoredChunk(n, "intent"))
+        call = asyncio.ensure_future(self._channel.post(self._ref, n, chunk, final=final))
         try:
             async with asyncio.timeout(_CALL_DEADLINE):
-                message_id = await self._channel.post(self._ref, n, chunk, final=final)
+                message_id = await asyncio.shield(call)
+        except asyncio.CancelledError:
+            # The bridge stops. Cutting the call off would leave its outcome unknown: it may end first.
+            await asyncio.wait({call}, timeout=_LAST_CALL)
+            if call.done() and not call.cancelled() and call.exception() is None:
+                await self._record(StoredChunk(n, "sent", call.result()))
+            else:
+                call.cancel()
+            raise
         except (Unknown, TimeoutError) as error:
+            call.cancel()
             # It may have arrived. A whole chunk is not repeated; one that was still growing is posted
             # anew when it is whole, since half an answer is worse than a doubled beginning.
             log.warning("chunk %d of reply %s may or may not have arrived: %s", n, self._ref.id, error)

@@ -108,7 +108,7 @@ class Guard:
             COOKIE,
             self._key,
             httponly=True,
-            samesite="Strict",
+            samesite="Lax",
             secure=request.secure,
             max_age=90 * 24 * 3600,
         )

@@ -21,7 +21,7 @@ from bridge.log import current_message
 from bridge.store.base import Store, StoredReply, StoreError, Waiting
 from bridge.texts import language_of, text
 from bridge.turns import build_turn, compose
-from channels.base import Channel, Inbound, Outbound, ReplyRef
+from channels.base import Channel, Inbound, Outbound, ReplyRef, SendError
 
 log = logging.getLogger("causeway.sessions")
 
@@ -181,7 +181,20 @@ class Runner:
             log.error("message %s is given up after %d faults", waiting.seq, self._faults)
             run = waiting.run or f"r{waiting.seq}"
             await self.sessions.store.settle_reply(run, "failed", [waiting.seq])
+            await self._unanswered(waiting)
         self._faults = 0
+
+    async def _unanswered(self, waiting: Waiting) -> None:
+        """Tell the channel that nothing more will come for a message, so that nobody waits for it."""
+        inbound = waiting.inbound
+        ref = ReplyRef(waiting.run or f"r{waiting.seq}", inbound.address, inbound.id)
+        channel = self.sessions.channels.get(inbound.address.channel)
+        if channel is not None:
+            try:
+                async with asyncio.timeout(10):
+                    await channel.end(ref)
+            except (SendError, TimeoutError) as error:
+                log.info("the end of %s was not shown: %s", ref.id, error)
 
     async def _something_new(self) -> bool:
         try:
@@ -200,6 +213,7 @@ class Runner:
         run = waiting.run or f"r{waiting.seq}"
         token = current_message.set(run)
         self.working = True
+        self._stopped = False
         try:
             async with self.sessions.slots:
                 await self._answer(waiting, inbound, run)
@@ -232,8 +246,9 @@ class Runner:
         """Run the agent to an end: an answer, a fault, or a stop. Cancelling it parks the run."""
         folder = self.sessions.folder(self.session)
         live.start()
-        self._stopped = False
         self._run = asyncio.create_task(self._agent_run(run, inbound, live, folder), name=f"run {run}")
+        if self._stopped:
+            self._run.cancel()  # the stop came before the run had begun
         try:
             outcome = await self._run
         except asyncio.CancelledError:
@@ -268,11 +283,13 @@ class Runner:
 
     async def interrupt(self) -> tuple[bool, int]:
         waiting = await self.sessions.store.next(self.session, limit=1000)
-        run = self._run
         behind = waiting[1:] if self.working else waiting
         await self.sessions.store.drop([w.seq for w in behind])
-        if run is None or run.done():
+        for waiting_one in behind:
+            await self._unanswered(waiting_one)
+        if not self.working or (self._run is not None and self._run.done()):
             return False, len(behind)
         self._stopped = True
-        run.cancel()
+        if self._run is not None:
+            self._run.cancel()
         return True, len(behind)

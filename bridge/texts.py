@@ -180,8 +180,8 @@ _TEXTS: dict[str, tuple[str, str]] = {
         "你能做什么",
     ),
     "web.suggest.tool": (
-        "list the files in your folder",
-        "列出你文件夹里的文件",
+        "list files",
+        "列出文件",
     ),
     "web.suggest.help": (
         "/help",

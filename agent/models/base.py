@@ -68,7 +68,8 @@ class Request:
 
 
 class Model(Protocol):
-    name: str
+    @property
+    def name(self) -> str: ...
 
     def stream(self, request: Request) -> AsyncIterator[Delta]:
         """Ask for one answer. Yields `Text` pieces as they arrive, then one `Completed`. Raises ModelError.

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr
 from agent.models.anthropic import AnthropicModel
 from agent.models.base import Model
 from agent.models.demo import DemoModel
+from agent.models.failover import FailoverModel
 from agent.models.openai import DEFAULT_BASE_URL, OpenAIModel
 
 log = logging.getLogger("causeway.models")
@@ -47,6 +48,9 @@ class ModelSettings(BaseModel):
     timeout: float = Field(default=120.0, gt=0, le=3600)
     retry_budget: float = Field(default=60.0, ge=0, le=3600)
     max_attempts: int = Field(default=4, ge=1, le=20)
+    #: Asked in this order when this model is down or its key is refused. Their own retry settings do not
+    #: count: the first model's do.
+    fallbacks: tuple[ModelSettings, ...] = Field(default=(), max_length=5)
 
 
 class ModelSetupError(ValueError):
@@ -60,6 +64,19 @@ async def resolve(settings: ModelSettings, environ: Mapping[str, str], *, ollama
     OPENAI_BASE_URL), ANTHROPIC_API_KEY, an Ollama at `ollama`, the demo. OPENAI_BASE_URL and
     ANTHROPIC_BASE_URL stand in for a missing `base_url`.
     """
+    first = await _resolve_one(settings, environ, ollama)
+    if not settings.fallbacks:
+        return first
+    models = [first]
+    for number, fallback in enumerate(settings.fallbacks):
+        try:
+            models.append(await resolve(fallback, environ, ollama=ollama))
+        except ModelSetupError as error:
+            raise ModelSetupError(f"model.fallbacks[{number}]: {error}") from None
+    return FailoverModel(models)
+
+
+async def _resolve_one(settings: ModelSettings, environ: Mapping[str, str], ollama: str) -> Model:
     provider = settings.provider
     if provider == "auto":
         provider = choose(settings, environ)

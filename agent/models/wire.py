@@ -207,25 +207,21 @@ class Wire:
                 provider=self._provider,
                 secrets=self._secrets,
             )
+        # The SDKs wrap their transport's error; what happened is told by the inner one.
         cause = error.__cause__ or error
         reason = failures.clean(f"{type(cause).__name__}: {cause}".rstrip(": "), self._secrets)
-        name = type(error).__name__
-        if isinstance(
-            error, httpx2.UnsupportedProtocol | httpx2.InvalidURL | httpx2.LocalProtocolError
-        ) or isinstance(cause, httpx2.UnsupportedProtocol | httpx2.InvalidURL | httpx2.LocalProtocolError):
+        if isinstance(cause, httpx2.UnsupportedProtocol | httpx2.InvalidURL | httpx2.LocalProtocolError):
             return BadRequest(f"{self._provider} cannot be asked: {reason}. Look at base_url and api_key.")
-        if isinstance(error, UnicodeEncodeError):
+        if isinstance(cause, UnicodeEncodeError):
             return Unauthorised(
                 f"{self._provider}: api_key or base_url has a character that a header cannot hold"
             )
-        if "Timeout" in name or isinstance(error, TimeoutError):
+        # Only these: the aiohttp transport calls every failure to connect a ConnectTimeout.
+        if isinstance(cause, httpx2.ReadTimeout | httpx2.WriteTimeout | TimeoutError):
             return Connection(f"{self._provider} was silent for too long ({reason})")
         if isinstance(
-            error, httpx2.HTTPError | httpx2.StreamError | aiohttp.ClientError | OSError | TooLarge
-        ) or name in (
-            "APIConnectionError",
-            "APIResponseValidationError",
-        ):
+            cause, httpx2.HTTPError | httpx2.StreamError | aiohttp.ClientError | OSError | TooLarge
+        ) or type(error).__name__.startswith(("APIConnection", "APITimeout", "APIResponse")):
             return Connection(f"{self._provider}: the connection failed ({reason})")
         # Nothing that is known: a bug here or there. Told as what it is, with its trace in the log.
         where = "".join(traceback.format_tb(error.__traceback__))

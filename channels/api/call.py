@@ -78,7 +78,8 @@ async def response_to(call: Call, deadline: float) -> web.Response:
     except TimeoutError:
         raise _too_late() from None
     if call.fault is not None:
-        raise RequestError(call.fault, {"Retry-After": "2"})
+        # The message was taken: a client that repeats it by itself would send it twice.
+        raise RequestError(call.fault, {"x-should-retry": "false"})
     return web.json_response(completion(call.id, call.created, call.text))
 
 

@@ -135,6 +135,8 @@ _RULES = {
     "text": _text,
     "fence": _code,
     "code_block": _code,
+    # In a chat a line break is meant as one.
+    "softbreak": lambda *_: "<br>\n",
     "th_open": _cell,
     "td_open": _cell,
     "table_open": lambda *_: '<div class="table" tabindex="0"><table>\n',

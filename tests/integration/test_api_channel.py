@@ -350,17 +350,18 @@ async def test_a_paused_channel_refuses_new_requests_and_finishes_the_running_on
     assert (await running)[0] == 200
 
 
-async def test_a_stop_ends_waiting_requests_with_an_error(house: House) -> None:
+async def test_a_stop_ends_waiting_requests_with_an_error_that_is_not_repeated(house: House) -> None:
     async def never(bridge: Bridge, inbound: Inbound) -> None:
         await asyncio.Event().wait()
 
     await house.start(never)
-    running = asyncio.create_task(house.post(ask()))
+    running = asyncio.create_task(house.http.post(house.url + "/chat/completions", json=ask()))
     await until(lambda: house.bridge.received)
     await house.channel.stop()
-    status, body = await running
-    assert status == 503
-    assert "stopping" in body["error"]["message"]
+    async with await running as response:
+        assert response.status == 503
+        assert response.headers["x-should-retry"] == "false"  # the message is stored: it will be answered
+        assert "stopping" in (await response.json())["error"]["message"]
 
 
 BAD = [

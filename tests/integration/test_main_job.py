@@ -461,7 +461,7 @@ async def test_causeway_chat_answers_what_is_piped_in(tmp_path: Path) -> None:
     async with ScriptedModel([Say("from the **model**")]).running() as model:
         config = write_config(tmp_path, {"model": openai_at(model.openai_url)})
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-X", "dev", "-m", "bridge.cli", "chat", "--config", str(config),
+            sys.executable, "-m", "bridge.cli", "chat", "--config", str(config),
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
             env=clean_environ(tmp_path), cwd=tmp_path,
         )  # fmt: skip

@@ -138,3 +138,24 @@ def test_unknown_and_impossible_settings_are_refused() -> None:
         with pytest.raises(ValidationError):
             settings(**values)
     assert "CANARY" not in repr(settings(api_key="sk-CANARY"))
+
+
+async def test_a_fallback_answers_when_the_first_model_s_key_is_refused() -> None:
+    def script(seen: Any) -> Say:
+        return Say("no", status=401) if seen.protocol == "openai" else Say("from the fallback")
+
+    async with ScriptedModel(script).running() as server:
+        fallback = {"provider": "anthropic", "base_url": server.anthropic_url, "api_key": "k", "name": "b"}
+        values = {"base_url": server.openai_url, "name": "a", "fallbacks": [fallback]}
+        model = await resolve(settings(**values), {}, ollama=NOWHERE)
+        deltas = [d async for d in model.stream(Request("", [User("r", "hi")], (), lambda ref: b""))]
+        await model.close()
+    assert isinstance(deltas[-1], Completed)
+    assert deltas[-1].text == "from the fallback"
+
+
+async def test_a_fallback_that_leads_nowhere_is_named() -> None:
+    with pytest.raises(ModelSetupError, match=r"fallbacks\[0\].*ANTHROPIC_API_KEY"):
+        await resolve(
+            settings(fallbacks=[{"provider": "anthropic"}]), {"OPENAI_API_KEY": "sk-1"}, ollama=NOWHERE
+        )

@@ -422,7 +422,7 @@ async def test_a_history_of_one_provider_goes_on_with_the_other() -> None:
         models: list[AnyModel] = [model_at(server, "openai"), model_at(server, "anthropic")]
         for one, other in (models, models[::-1]):
             first = await completed(one, ask(tools=(WRITE,)))
-            entries = [User("r", "go"), Assistant("r", first.text, first.calls, first.opaque)]
+            entries: list[Entry] = [User("r", "go"), Assistant("r", first.text, first.calls, first.opaque)]
             outputs = [ToolOutput("r", call.id, call.name, "ok") for call in first.calls]
             await completed(other, ask(*entries, *outputs, tools=(WRITE,)))
         for model in models:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -34,7 +35,7 @@ TOOLS = (
 AnyModel = OpenAIModel | AnthropicModel
 MakeModel = Callable[..., AnyModel]
 
-AIMOCK_FIXTURES = [
+AIMOCK_FIXTURES: list[dict[str, Any]] = [
     {
         "match": {"userMessage": "Paris", "hasToolResult": False},
         "response": {

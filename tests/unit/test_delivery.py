@@ -255,3 +255,28 @@ async def test_commands_answers_survive_a_stop_before_they_are_sent(store: Sqlit
     await desk.delivery.stop(0.01)
     (left,) = await store.pending_replies(["room"])
     assert left.id == "c1"
+
+
+async def test_a_stop_lets_the_platform_call_under_way_end_and_writes_it_down(store: SqliteStore) -> None:
+    desk = Desk(store, Limits(max_text=3))
+    entered, leave = asyncio.Event(), asyncio.Event()
+    real = desk.room.post
+
+    async def slow(ref: ReplyRef, n: int, chunk: Chunk, *, final: bool) -> str:
+        shown = await real(ref, n, chunk, final=final)
+        entered.set()
+        await leave.wait()
+        return shown
+
+    desk.room.post = slow  # type: ignore[method-assign]
+    live = await desk.open()
+    finishing = asyncio.create_task(live.finish(Outbound("abcdef"), []))
+    await entered.wait()
+    finishing.cancel()
+    await asyncio.sleep(0)
+    leave.set()
+    await asyncio.wait({finishing})
+    assert finishing.cancelled()
+    desk.room.post = real  # type: ignore[method-assign]
+    assert await (await desk.open()).finish(Outbound("abcdef"), [])
+    assert desk.visible == ["abc", "def"]

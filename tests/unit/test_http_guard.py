@@ -100,7 +100,7 @@ async def test_the_login_link_sets_a_cookie_that_scripts_cannot_read() -> None:
             cookie = response.headers["Set-Cookie"]
             assert response.headers["Location"] == "/"
         assert "HttpOnly" in cookie
-        assert "SameSite=Strict" in cookie
+        assert "SameSite=Lax" in cookie
 
 
 async def test_the_api_is_refused_in_its_own_form_and_the_page_in_words() -> None:

@@ -267,7 +267,7 @@ async def test_calls_have_ids_of_their_own_in_each_step() -> None:
     first = [
         d async for d in DemoModel().stream(Request("", [User("r", "call ls")], TOOLS, lambda ref: b""))
     ][-1]
-    entries = [User("q", "hello"), Assistant("q", "Hello!"), User("r", "call ls")]
+    entries: list[Entry] = [User("q", "hello"), Assistant("q", "Hello!"), User("r", "call ls")]
     second = [d async for d in DemoModel().stream(Request("", entries, TOOLS, lambda ref: b""))][-1]
     assert isinstance(first, Completed)
     assert isinstance(second, Completed)
@@ -295,7 +295,8 @@ def test_nothing_that_people_write_upsets_it(text: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["a" * 200_000, "call read " * 9000, "{" * 100_000, "call ls " + "=" * 90_000, "use skill " + "x " * 50_000,
+    ["a" * 200_000, "call read " * 9000, "{" * 100_000, "call ls " + "=" * 90_000,
+     "use skill " + "x " * 50_000,
      "https://" + "a" * 90_000, "what time " * 9000, '"' * 90_000, "path=" * 20_000, "\n" * 90_000],
 )  # fmt: skip
 def test_a_huge_message_takes_no_time(text: str) -> None:

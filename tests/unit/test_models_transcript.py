@@ -135,12 +135,12 @@ def test_a_result_belongs_to_the_answer_before_it_when_ids_repeat() -> None:
 
 
 def test_neighbouring_messages_of_people_become_one() -> None:
-    entries = [User("r", "one"), Ended("r", "stopped"), User("s", "two", (PICTURE,))]
+    entries: list[Entry] = [User("r", "one"), Ended("r", "stopped"), User("s", "two", (PICTURE,))]
     assert turns(entries) == [Said("one\n\ntwo", (PICTURE,))]
 
 
 def test_ag_10_an_answer_without_text_and_calls_is_not_sent() -> None:
-    entries = [User("r", "one"), Assistant("r", ""), Assistant("r", " \n"), User("s", "two")]
+    entries: list[Entry] = [User("r", "one"), Assistant("r", ""), Assistant("r", " \n"), User("s", "two")]
     assert [m["role"] for m in chat.render_messages(entries, {})] == ["user"]
 
 

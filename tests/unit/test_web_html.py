@@ -172,6 +172,10 @@ def test_web_addresses_become_links(text: str, links: list[str]) -> None:
     assert Judge("".join(blocks(text))).links == links
 
 
+def test_a_line_break_in_a_reply_stays_one() -> None:
+    assert "".join(blocks("**Model:** demo\n**Tools:** 7")).count("<br>") == 1
+
+
 def test_of_a_growing_text_only_the_last_blocks_change() -> None:
     text = "# Title\n\nFirst paragraph.\n\n- a\n- b\n\n```\ncode\n```\n\nThe end is near."
     whole = blocks(text)
