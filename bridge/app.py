@@ -137,6 +137,7 @@ class App:
             log_dir=self.workspace / "logs",
             cwd_default=self.workspace,
             on_secret=self.masker.add,
+            start_timeout=config.mcp.start_timeout,
         )
         self.tools = ToolManager(config.tools, mcp=self.mcp, masker=self.masker)
         self.skills = SkillManager(builtin_skills(), self.workspace / "skills", environ=config.environ_now)
@@ -156,10 +157,11 @@ class App:
         self.delivery = Delivery(self.store, self.channels, clock=time.monotonic)
         self.maintenance = Maintenance(
             [
-                Chore("mcp", self._refresh_tools),
+                Chore("mcp", self.tools.refresh),
                 Chore("skills", self._refresh_skills),
                 Chore("store", self._forget, every=3600.0),
-            ]
+            ],
+            linger=lambda: self.mcp.settle(self.config.mcp.start_timeout),
         )
         self.sessions = Sessions(
             self.store,
@@ -178,6 +180,7 @@ class App:
             channels=self.channels,
             mcp_file=str(self.config.mcp.file),
             mcp_problems=lambda: self.mcp.problems,
+            mask=self.masker.mask,
             messages=self._count_messages,
             since=self._started,
         )
@@ -244,10 +247,6 @@ class App:
                 retry_budget=self.config.model.retry_budget,
             ),
         )
-
-    async def _refresh_tools(self) -> None:
-        await self.tools.refresh()
-        await self.mcp.settle(self.config.mcp.start_timeout)
 
     async def _refresh_skills(self) -> None:
         if self.config.skills.enabled:

@@ -177,6 +177,7 @@ async def _mcp_list(config: Config, options: argparse.Namespace) -> int:
         log_dir=config.workspace / "logs",
         cwd_default=config.workspace,
         on_secret=masker.add,
+        start_timeout=config.mcp.start_timeout,
     )
     await hub.start(lambda: None)
     try:

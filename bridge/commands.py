@@ -52,6 +52,7 @@ class Board:
     channels: Mapping[str, Channel]
     mcp_file: str
     mcp_problems: Callable[[], tuple[str, ...]]
+    mask: Callable[[str], str]
     messages: Callable[[str], Awaitable[int]]
     since: float
 
@@ -62,7 +63,10 @@ class Commands:
         self._sessions = sessions
 
     async def run(self, command: Command, inbound: Inbound, session: str, language: str, admin: bool) -> str:
-        """The answer to a command, as Markdown."""
+        """The answer to a command, as Markdown; secrets are masked (a reason quotes what a server printed)."""
+        return self._board.mask(await self._run(command, inbound, session, language, admin))
+
+    async def _run(self, command: Command, inbound: Inbound, session: str, language: str, admin: bool) -> str:
         match command.name:
             case "help":
                 lines = [f"- `/{name}`: {text(f'command.{name}', language)}" for name in NAMES]

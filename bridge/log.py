@@ -47,12 +47,13 @@ class _Json(logging.Formatter):
 
 
 def set_up(level: str, form: str, masker: Masker) -> None:
-    """Send all logs to stderr. The libraries' own chatter is kept at warnings unless the level is debug."""
+    """Send all logs to stderr. The libraries' own chatter is kept at warnings, with the level debug at info:
+    below that some print whole messages."""
     handler = logging.StreamHandler(sys.stderr)
     handler.addFilter(_MessageId())
     handler.addFilter(MaskingFilter(masker))
     handler.setFormatter(_Json() if form == "json" else _Text())
     root = logging.getLogger()
     root.handlers[:] = [handler]
-    root.setLevel(logging.DEBUG if level == "debug" else logging.WARNING)
+    root.setLevel(logging.INFO if level == "debug" else logging.WARNING)
     logging.getLogger("causeway").setLevel(level.upper())

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 log = logging.getLogger("causeway.maintenance")
 
@@ -24,16 +25,26 @@ class Maintenance:
     """Runs the chores one after the other: at most one pass runs and one waits, however many replies go out.
 
     An idle bridge runs a pass every `idle_interval` seconds, so that edits are followed without a message.
+    A pass ends with `linger` (waiting for what the chores began, such as servers that start); the next
+    request for a pass cuts it short, so nothing that hangs holds up later passes.
     """
 
-    def __init__(self, chores: Sequence[Chore], *, idle_interval: float = 15.0) -> None:
+    def __init__(
+        self,
+        chores: Sequence[Chore],
+        *,
+        linger: Callable[[], Coroutine[Any, Any, object]] | None = None,
+        idle_interval: float = 15.0,
+    ) -> None:
         self._chores = chores
+        self._linger = linger
         self._idle_interval = idle_interval
         self._wanted = asyncio.Event()
         self._last: dict[str, float] = {}
         self._passes = 0
         self._done = asyncio.Condition()
         self._task: asyncio.Task[None] | None = None
+        self._running = False
 
     def trigger(self) -> None:
         """Ask for a pass. Returns at once."""
@@ -50,8 +61,6 @@ class Maintenance:
         self.trigger()
         async with self._done:
             await self._done.wait_for(lambda: self._passes >= target)
-
-    _running = False
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._loop(), name="maintenance")
@@ -81,7 +90,21 @@ class Maintenance:
                 except Exception:
                     # One chore's fault must not keep the others, or the next pass, from running.
                     log.exception("maintenance: %s failed", chore.name)
+            if self._linger is not None:
+                await self._wait_for(self._linger())
             self._running = False
             self._passes += 1
             async with self._done:
                 self._done.notify_all()
+
+    async def _wait_for(self, lingering: Coroutine[Any, Any, object]) -> None:
+        """Until `lingering` ends or another pass is wanted."""
+        tasks = {asyncio.create_task(lingering), asyncio.create_task(self._wanted.wait())}
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            for result in await asyncio.gather(*tasks, return_exceptions=True):
+                if isinstance(result, Exception):
+                    log.error("maintenance: lingering failed", exc_info=result)

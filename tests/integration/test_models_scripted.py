@@ -98,30 +98,62 @@ async def test_cancelling_before_the_first_byte_closes_the_connection(protocol: 
         await server.until(lambda: server.left == 1, 5)
 
 
-async def test_closing_the_iterator_closes_the_connection(protocol: str) -> None:
+async def test_closing_the_iterator_closes_the_connection_itself_and_leaves_it_to_nobody(
+    protocol: str,
+) -> None:
+    complaints: list[dict[str, Any]] = []
+    loop = asyncio.get_running_loop()
+    loop.set_debug(True)  # only then aiohttp tells of responses that nobody closed
+    loop.set_exception_handler(lambda _, context: complaints.append(context))
     async with scripted([Say("one two", pieces=2, fault="stall", after=1)], protocol) as (model, server):
         stream = model.stream(ask())
         await anext(stream)
         await stream.aclose()
         await server.until(lambda: server.left == 1, 5)
+        gc.collect()
+    assert complaints == [], "the response was left to the garbage collector"
 
 
-async def test_one_connection_serves_many_answers(protocol: str) -> None:
-    ports = set()
-    original = ScriptedModel._serve
+async def test_one_connection_serves_many_answers_though_their_end_comes_late() -> None:
+    ports: set[int] = set()
 
-    async def noting(self: ScriptedModel, request: web.Request, kind: Any) -> web.StreamResponse:
+    async def handler(request: web.Request) -> web.StreamResponse:
         assert request.transport is not None
         ports.add(request.transport.get_extra_info("peername")[1])
-        return await original(self, request, kind)
+        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        await response.prepare(request)
+        if request.path.endswith("/messages"):
+            await response.write(ANTHROPIC_ANSWER)
+        else:
+            await response.write(OPENAI_ANSWER)
+        await asyncio.sleep(0.01)  # the stream's own end comes after its last event
+        return response
 
-    async with ScriptedModel([Say("hi")]).running() as server:
-        server._serve = noting.__get__(server)  # type: ignore[method-assign]
-        model = model_at(server, protocol)
-        for _ in range(5):
-            await completed(model, ask())
-        await model.close()
-    assert len(ports) == 1
+    async with served("/{rest:.*}", handler) as root:
+        for model in (
+            OpenAIModel("m", api_key="k", base_url=f"{root}/v1"),
+            AnthropicModel("m", api_key="k", base_url=root),
+        ):
+            ports.clear()
+            for _ in range(4):
+                assert (await completed(model, ask())).text == "all"
+            await model.close()
+            assert len(ports) == 1
+
+
+def _event(kind: str, **content: Any) -> bytes:
+    return f"event: {kind}\ndata: {json.dumps({'type': kind, **content})}\n\n".encode()
+
+
+OPENAI_ANSWER = (
+    b'data: {"choices": [{"index": 0, "delta": {"content": "all"}, "finish_reason": "stop"}]}'
+    b"\n\ndata: [DONE]\n\n"
+)
+ANTHROPIC_ANSWER = (
+    _event("content_block_start", index=0, content_block={"type": "text", "text": "all"})
+    + _event("message_delta", delta={"stop_reason": "end_turn"})
+    + _event("message_stop")
+)
 
 
 @pytest.mark.parametrize("finish", ["length", "tool_calls"])
