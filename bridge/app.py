@@ -13,7 +13,7 @@ from pathlib import Path
 
 from agent.agent import Agent, AgentSettings
 from agent.history import Assistant, User
-from agent.models.base import Model
+from agent.models.base import Model, ModelError
 from agent.models.resolve import ModelSetupError, resolve
 from agent.prompt import SystemPrompt
 from agent.skills.manager import SkillManager
@@ -70,6 +70,7 @@ class App:
         self.failed: dict[str, str] = {}
         self._recovered = asyncio.Event()
         self._lock: int | None = None
+        self._warming: asyncio.Task[None] | None = None
         self._started = clock()
 
     # -- start -----------------------------------------------------------------------------------------
@@ -198,6 +199,15 @@ class App:
             self.model = await resolve(self.config.model, self.environ)
         except ModelSetupError as error:
             raise StartError(str(error)) from error
+        self._warming = asyncio.create_task(self._warm(self.model), name="warm the model")
+
+    @staticmethod
+    async def _warm(model: Model) -> None:
+        try:
+            await model.warm()
+        except ModelError as error:
+            # The first message will meet the same fault and tell its person in words.
+            log.error("the model cannot be used: %s", error.detail)
 
     async def _serve(self) -> None:
         server = self.config.server
@@ -287,6 +297,9 @@ class App:
             await self.server.stop()
         if hasattr(self, "tools"):
             await self.tools.stop()
+        if self._warming is not None:
+            await asyncio.wait({self._warming}, timeout=5)
+            self._warming.cancel()
         if self.model is not None:
             await self.model.close()
         if hasattr(self, "store"):

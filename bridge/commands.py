@@ -63,7 +63,7 @@ class Commands:
         self._sessions = sessions
 
     async def run(self, command: Command, inbound: Inbound, session: str, language: str, admin: bool) -> str:
-        """The answer to a command, as Markdown; secrets are masked (a reason quotes what a server printed)."""
+        """The answer to a command, as Markdown, secrets masked (a reason quotes what a server printed)."""
         return self._board.mask(await self._run(command, inbound, session, language, admin))
 
     async def _run(self, command: Command, inbound: Inbound, session: str, language: str, admin: bool) -> str:

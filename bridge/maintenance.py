@@ -26,7 +26,8 @@ class Maintenance:
 
     An idle bridge runs a pass every `idle_interval` seconds, so that edits are followed without a message.
     A pass ends with `linger` (waiting for what the chores began, such as servers that start); the next
-    request for a pass cuts it short, so nothing that hangs holds up later passes.
+    request for a pass cuts it short, so nothing that hangs holds up later passes. Passes begin at least
+    `spacing` seconds apart: hundreds of replies a second cost a few passes.
     """
 
     def __init__(
@@ -35,10 +36,12 @@ class Maintenance:
         *,
         linger: Callable[[], Coroutine[Any, Any, object]] | None = None,
         idle_interval: float = 15.0,
+        spacing: float = 0.2,
     ) -> None:
         self._chores = chores
         self._linger = linger
         self._idle_interval = idle_interval
+        self._spacing = spacing
         self._wanted = asyncio.Event()
         self._last: dict[str, float] = {}
         self._passes = 0
@@ -72,12 +75,16 @@ class Maintenance:
             self._task = None
 
     async def _loop(self) -> None:
+        began = -self._spacing
         while True:
             try:
                 async with asyncio.timeout(self._idle_interval):
                     await self._wanted.wait()
             except TimeoutError:
                 pass  # the slow timer: an idle bridge follows edits too
+            if (pause := began + self._spacing - time.monotonic()) > 0:
+                await asyncio.sleep(pause)
+            began = time.monotonic()
             self._wanted.clear()
             self._running = True
             for chore in self._chores:

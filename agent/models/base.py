@@ -79,6 +79,10 @@ class Model(Protocol):
         """
         ...
 
+    async def warm(self) -> None:
+        """Import and prepare what the first call needs, off the event loop. Raises ModelError."""
+        ...
+
     async def close(self) -> None: ...
 
 

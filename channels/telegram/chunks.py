@@ -78,7 +78,7 @@ class _Text:
         if not block or self.style(end).pre != block:
             return good_cut(self.text, start, end)
         begin = self._block_start(end - 1, block)
-        if begin - start >= (end - start) // 2:
+        if begin > start and begin - start >= (end - start) // 2:
             return begin  # the code begins late in this message: it goes whole into the next one
         cut = good_cut(self.text, start, end)
         if self.text[cut - 1] == "\n":

@@ -44,7 +44,7 @@ class Span:
 
 def spans(runs: Iterable[Run]) -> list[Span]:
     """The entities of a text, in the order in which they begin, the outer one first."""
-    found: list[Span] = []
+    found: list[tuple[int, Span]] = []  # with the number of entities around it
     open_: list[tuple[str, str | int, str, int, int]] = []  # kind, value, extra, start, utf16 start
     chars = units = 0
 
@@ -56,7 +56,7 @@ def spans(runs: Iterable[Run]) -> list[Span]:
                 entity["url"] = value
             elif kind == "pre" and extra:
                 entity["language"] = extra
-            found.append(Span(start, entity))
+            found.append((len(open_), Span(start, entity)))
 
     for text, style in runs:
         if not text:
@@ -71,8 +71,8 @@ def spans(runs: Iterable[Run]) -> list[Span]:
         chars += len(text)
         units += length(text, "utf16")
     close(0)
-    found.sort(key=lambda span: (span.start, -span.entity["length"]))
-    return found
+    found.sort(key=lambda item: (item[1].start, -item[1].entity["length"], item[0]))
+    return [span for _, span in found]
 
 
 def _entities_of(style: Style) -> list[tuple[str, str | int, str]]:

@@ -60,6 +60,9 @@ class Scripted:
         finally:
             self.closed += 1
 
+    async def warm(self) -> None:
+        return None
+
     async def close(self) -> None:
         return None
 

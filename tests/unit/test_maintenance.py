@@ -18,7 +18,7 @@ async def test_many_replies_lead_to_one_running_and_one_waiting_pass() -> None:
         await gate.wait()
         running -= 1
 
-    maintenance = Maintenance([Chore("slow", chore)], idle_interval=3600)
+    maintenance = Maintenance([Chore("slow", chore)], idle_interval=3600, spacing=0)
     maintenance.start()
     maintenance.trigger()
     async with asyncio.timeout(5):
@@ -43,7 +43,7 @@ async def test_chores_run_in_order_and_a_failing_one_stops_neither_the_others_no
     async def works() -> None:
         order.append("works")
 
-    maintenance = Maintenance([Chore("fails", fails), Chore("works", works)], idle_interval=3600)
+    maintenance = Maintenance([Chore("fails", fails), Chore("works", works)], idle_interval=3600, spacing=0)
     maintenance.start()
     await maintenance.settled()
     await maintenance.settled()
@@ -63,7 +63,7 @@ async def test_something_that_hangs_at_the_end_of_a_pass_does_not_hold_up_the_ne
         lingering.set()
         await asyncio.Event().wait()
 
-    maintenance = Maintenance([Chore("count", chore)], linger=hang, idle_interval=3600)
+    maintenance = Maintenance([Chore("count", chore)], linger=hang, idle_interval=3600, spacing=0)
     maintenance.start()
     maintenance.trigger()
     await lingering.wait()
@@ -93,7 +93,7 @@ async def test_a_rare_chore_is_not_run_on_each_pass() -> None:
         nonlocal runs
         runs += 1
 
-    maintenance = Maintenance([Chore("rare", chore, every=3600)], idle_interval=3600)
+    maintenance = Maintenance([Chore("rare", chore, every=3600)], idle_interval=3600, spacing=0)
     maintenance.start()
     for _ in range(3):
         await maintenance.settled()

@@ -84,6 +84,11 @@ def test_tg_05_a_fence_that_never_closes_is_cut_in_time() -> None:
     assert all(entities[0]["type"] == "pre" for _, entities in pieces)
 
 
+def test_tg_05_the_smallest_limit_still_comes_to_an_end() -> None:
+    pieces = show("```\n😀a 🇩🇪\n\n  😀\n```\n😀", limit=2)
+    assert without_blanks("".join(text for text, _ in pieces)) == "😀a🇩🇪😀😀"
+
+
 @pytest.mark.parametrize("limit", [0, 1])
 def test_tg_05_a_nonsense_limit_is_refused(limit: int) -> None:
     with pytest.raises(ValueError, match="larger"):
@@ -127,6 +132,7 @@ def test_sc_07_a_local_path_in_a_link_or_image_is_only_text() -> None:
         ("# Title\ntext", "Title\ntext", [("bold", "Title")]),
         ("~~gone~~", "gone", [("strikethrough", "gone")]),
         ("> a\n> b\n\nc", "a\nb\n\nc", [("blockquote", "a\nb")]),
+        ("> `a`", "a", [("blockquote", "a"), ("code", "a")]),
         ("> a\n>> b", "a\n> b", [("blockquote", "a\n> b")]),
         ("> a\n\n---\n\n> b", "a\n\n──────────\n\nb", [("blockquote", "a"), ("blockquote", "b")]),
         ("- a\n- b\n  - c\n    1. d", "• a\n• b\n  ◦ c\n    1. d", []),
