@@ -100,9 +100,8 @@ async def main() -> None:
                 await subject.measure()
             print(f"{'':22} {'p50 ms':>8} {'p95 ms':>8} {'CPU ms':>8} {'msg/s':>8}")
             for subject in (floor, ours):
-                print(
-                    f"{subject.name:22} {subject.p50:8.2f} {subject.p95:8.2f} {subject.cpu:8.2f} {subject.rate:8.0f}"
-                )
+                figures = f"{subject.p50:8.2f} {subject.p95:8.2f} {subject.cpu:8.2f} {subject.rate:8.0f}"
+                print(f"{subject.name:22} {figures}")
             print(f"{'ratio':22} {ours.p50 / floor.p50:8.2f} {ours.p95 / floor.p95:8.2f} "
                   f"{ours.cpu / floor.cpu:8.2f} {ours.rate / floor.rate:8.2f}")  # fmt: skip
             memory = psutil.Process(bridge.pid).memory_info().rss / 2**20

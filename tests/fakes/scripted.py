@@ -68,7 +68,7 @@ class Scripted:
 
 
 def check(entries: Sequence[Entry]) -> None:
-    """Refuse a history that providers refuse: each call answered once, directly after, before anything else."""
+    """Refuse what providers refuse: each call is answered once, directly after, before anything else."""
     open_calls: list[str] = []
     for entry in entries:
         if isinstance(entry, ToolOutput):

@@ -53,10 +53,8 @@ def test_every_text_stands_in_both_languages_with_the_same_values(key: str) -> N
 def test_every_command_and_failure_has_its_text() -> None:
     for name in NAMES:
         assert texts.text(f"command.{name}")
-    for failure in (
-        "rate_limited overloaded connection context unauthorised refused bad_request empty cut_off steps "
-        "loop internal"
-    ).split():
+    kinds = ("rate_limited", "overloaded", "connection", "context", "unauthorised", "refused", "bad_request")
+    for failure in (*kinds, "empty", "cut_off", "steps", "loop", "internal"):
         assert texts.text(f"failure.{failure}", "zh-CN")
 
 
