@@ -68,7 +68,7 @@ def inline(tokens: Sequence[Token], base: Style = PLAIN) -> list[Run]:
         if kind in ("softbreak", "hardbreak"):
             runs.append(("\n", style))
         elif kind == "code_inline":
-            runs.append((_no_tabs(token.content), style._replace(code=True)))
+            runs.append((token.content, style._replace(code=True)))
         elif kind == "image":
             runs += _image(token, style)
         elif kind == "link_open":
@@ -81,7 +81,7 @@ def inline(tokens: Sequence[Token], base: Style = PLAIN) -> list[Run]:
         elif kind in _MARKS:
             style = _mark(style, base, *_MARKS[kind])
         else:
-            runs.append((_no_tabs(token.content), style))
+            runs.append((token.content, style))
     return runs
 
 
@@ -131,11 +131,7 @@ def _shown(url: str) -> str:
     """A target as a reader may see it."""
     if url.lower().startswith("data:") or len(url) > MAX_SHOWN_TARGET:
         return "" if url.lower().startswith("data:") else url[:MAX_SHOWN_TARGET] + "…"
-    return clean(unquote(url)) if not link_target(url) else url
-
-
-def _no_tabs(text: str) -> str:
-    return text.replace("\t", " ")
+    return url if link_target(url) else " ".join(unquote(url).split())
 
 
 # -- blocks ------------------------------------------------------------------------------------------
@@ -199,6 +195,8 @@ class _Page:
         self._gap = 0
 
     def _put(self, text: str, style: Style) -> None:
+        # Once more: a character reference (&#x202e;) or an escape in a target (%0D) brings back what was cleaned.
+        text = clean(text).replace("\t", " ")
         if text:
             self.runs.append((text, style))
 
