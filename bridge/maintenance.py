@@ -44,10 +44,10 @@ class Maintenance:
         self._spacing = spacing
         self._wanted = asyncio.Event()
         self._last: dict[str, float] = {}
-        self._passes = 0
+        self._begun = self._passes = 0
+        self._calm = 0  # the number of the last pass that was not cut short
         self._done = asyncio.Condition()
         self._task: asyncio.Task[None] | None = None
-        self._running = False
 
     def trigger(self) -> None:
         """Ask for a pass. Returns at once."""
@@ -59,11 +59,11 @@ class Maintenance:
         return self._passes
 
     async def settled(self) -> None:
-        """Wait until a pass that begins after this call has ended."""
-        target = self._passes + 2 if self._running else self._passes + 1
+        """Wait until a pass that begins after this call has ended, its lingering not cut short."""
+        begun = self._begun
         self.trigger()
         async with self._done:
-            await self._done.wait_for(lambda: self._passes >= target)
+            await self._done.wait_for(lambda: self._calm > begun)
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._loop(), name="maintenance")
@@ -86,7 +86,7 @@ class Maintenance:
                 await asyncio.sleep(pause)
             began = time.monotonic()
             self._wanted.clear()
-            self._running = True
+            self._begun += 1
             for chore in self._chores:
                 now = time.monotonic()
                 if chore.every and now - self._last.get(chore.name, -chore.every) < chore.every:
@@ -97,18 +97,19 @@ class Maintenance:
                 except Exception:
                     # One chore's fault must not keep the others, or the next pass, from running.
                     log.exception("maintenance: %s failed", chore.name)
-            if self._linger is not None:
-                await self._wait_for(self._linger())
-            self._running = False
+            if self._linger is None or await self._wait_for(self._linger()):
+                self._calm = self._begun
             self._passes += 1
             async with self._done:
                 self._done.notify_all()
 
-    async def _wait_for(self, lingering: Coroutine[Any, Any, object]) -> None:
-        """Until `lingering` ends or another pass is wanted."""
-        tasks = {asyncio.create_task(lingering), asyncio.create_task(self._wanted.wait())}
+    async def _wait_for(self, lingering: Coroutine[Any, Any, object]) -> bool:
+        """Until `lingering` ends (True) or another pass is wanted (False)."""
+        ends = asyncio.create_task(lingering)
+        tasks = {ends, asyncio.create_task(self._wanted.wait())}
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            return ends.done()
         finally:
             for task in tasks:
                 task.cancel()

@@ -195,7 +195,7 @@ class _Page:
         self._gap = 0
 
     def _put(self, text: str, style: Style) -> None:
-        # Once more: a character reference (&#x202e;) or an escape in a target (%0D) brings back what was cleaned.
+        # Once more: character references (&#x202e;) and escapes in targets (%0D) bring back what was cleaned.
         text = clean(text).replace("\t", " ")
         if text:
             self.runs.append((text, style))

@@ -62,6 +62,8 @@ async def test_sigterm_ends_within_the_grace_time_and_leaves_nothing(tmp_path: P
             took = time.monotonic() - began
             assert took < 1 + 6, f"{took:.1f} s"
             _, alive = psutil.wait_procs(children, timeout=0.5)
+            # A dead grandchild waits for the machine's init to reap it; it runs no more.
+            alive = [child for child in alive if child.status() != psutil.STATUS_ZOMBIE]
             assert not alive, alive
             for complaint in COMPLAINTS:
                 assert complaint not in bridge.output, bridge.output

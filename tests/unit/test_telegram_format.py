@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from typing import Any
 
@@ -196,7 +197,7 @@ def test_a_wide_table_becomes_a_list_that_names_each_cell() -> None:
         ("a\x07b", "a b"),
         ("half \ud83d pair", "half \ufffd pair"),
         ("tab\there", "tab here"),
-        ("a&#x202e;b&#9;c&#13;d&#7;e", "ab c\nd e"),
+        ("a&#x202e;b&#9;c&#13;d", "ab c\nd"),
         ("[a](x%0D%0A%E2%80%AEy)", "a (x y)"),
     ],
 )
@@ -270,40 +271,51 @@ def test_a_chunk_that_is_full_does_not_change_when_the_text_grows() -> None:
         assert grown[:-1] == full[: len(grown) - 1]
 
 
-MARKS = st.sampled_from(
-    [
-        *("**", "*", "_", "~~", "`", "```", "````", "~~~", "\n", "\n\n", " ", "  ", "> ", "- ", "1. ", "# "),
-        *("| ", "|", "|-|-|\n", "\n| a | b |\n|---|--:|\n| 1 | 数 |\n", "---\n", "    ", "\t", "- [ ] "),
-        *("[", "](", ")", "](https://example.org/x_(y))", "![", "](./a)", "<", ">", "<https://example.org>"),
-        *(
-            "\\",
-            "&amp;",
-            "&#9;",
-            "&#x202e;",
-            "&#xd800;",
-            "&#13;",
-            "%0D",
-            "\r",
-            "word",
-            "snake_case_name",
-            "中文",
-            "：",
-            "“",
-            "”",
-            "。",
-            "😀",
-            "🇩🇪",
-        ),
-        *("👩\u200d👩\u200d👧", "\u0301", "\u202e", "\u200b", "\u2800", "\ud83d", "a" * 50, "x.py"),
-        *("long line of words " * 4, "```py\n", "\n```\n", "<b>", "=="),
-    ]
-)
+PIECES = [
+    *("**", "*", "_", "~~", "`", "```", "````", "~~~", "\n", "\n\n", " ", "  ", "> ", "- ", "1. ", "# "),
+    *("| ", "|", "|-|-|\n", "\n| a | b |\n|---|--:|\n| 1 | 数 |\n", "---\n", "    ", "\t", "- [ ] "),
+    *("[", "](", ")", "](https://example.org/x_(y))", "![", "](./a)", "<", ">", "<https://example.org>"),
+    *(
+        "\\",
+        "&amp;",
+        "&#9;",
+        "&#x202e;",
+        "&#xd800;",
+        "&#13;",
+        "%0D",
+        "\r",
+        "word",
+        "snake_case_name",
+        "中文",
+        "：",
+        "“",
+        "”",
+        "。",
+        "😀",
+        "🇩🇪",
+    ),
+    *("👩\u200d👩\u200d👧", "\u0301", "\u202e", "\u200b", "\u2800", "\ud83d", "a" * 50, "x.py"),
+    *("long line of words " * 4, "```py\n", "\n```\n", "<b>", "=="),
+]
 
 
 @settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(st.lists(st.one_of(MARKS, st.text(max_size=5)), max_size=60), st.sampled_from([2, 7, 40, 200, 4096]))
+@given(
+    st.lists(st.one_of(st.sampled_from(PIECES), st.text(max_size=5)), max_size=60),
+    st.sampled_from([2, 7, 40, 200, 4096]),
+)
 def test_any_markdown_is_accepted_and_complete(parts: list[str], limit: int) -> None:
-    source = "".join(parts)
+    accepted_and_complete("".join(parts), limit)
+
+
+@pytest.mark.parametrize("limit", [2, 7, 40, 200, 4096])
+def test_long_mixtures_of_markdown_are_accepted_and_complete(limit: int) -> None:
+    rng = random.Random(limit)
+    for _ in range(150):
+        accepted_and_complete("".join(rng.choices(PIECES, k=rng.randint(30, 90))), limit)
+
+
+def accepted_and_complete(source: str, limit: int) -> None:
     whole = "".join(text for text, _ in markdown(source))
     pieces = show(source, limit)
     at = 0
