@@ -18,7 +18,7 @@ from agent.tools.base import Caller
 from bridge.access import Access
 from bridge.delivery import Delivery, LiveReply, body_from_json
 from bridge.log import current_message
-from bridge.store.base import Store, StoredReply, StoreError, Waiting
+from bridge.store.base import Store, StoreError, Waiting
 from bridge.texts import language_of, text
 from bridge.turns import build_turn, compose
 from channels.base import Channel, Inbound, Outbound, ReplyRef, SendError
@@ -156,7 +156,8 @@ class Runner:
             except StoreError as error:
                 # The message is still in the inbox: try again later, keep the session alive.
                 log.error("session waits for the store: %s", error)
-                self._agent = None
+                # What of it is already shown has to be looked up again.
+                self._agent, self._recovering = None, True
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, 30.0)
                 continue
@@ -235,14 +236,12 @@ class Runner:
             await self.agent.clear()
             await live.finish(Outbound(text("new.done", language)), [waiting.seq])
             return
-        outbound = await self._work(run, inbound, live, language, stored)
+        outbound = await self._work(run, inbound, live, language)
         await live.finish(outbound, [waiting.seq])
         log.info("answered")
         self.sessions.delivered()
 
-    async def _work(
-        self, run: str, inbound: Inbound, live: LiveReply, language: str, stored: StoredReply | None
-    ) -> Outbound:
+    async def _work(self, run: str, inbound: Inbound, live: LiveReply, language: str) -> Outbound:
         """Run the agent to an end: an answer, a fault, or a stop. Cancelling it parks the run."""
         folder = self.sessions.folder(self.session)
         live.start()
