@@ -39,6 +39,8 @@ _LONGEST_PAUSE = 60.0
 _CALL_DEADLINE = 120.0
 _TYPING_DEADLINE = 5.0
 _LAST_CALL = 5.0
+#: Longer text is rendered in a thread: dense Markdown costs about 2 ms a thousand characters.
+_LONG_TEXT = 8000
 
 
 def ref_to_json(ref: ReplyRef) -> dict[str, Any]:
@@ -278,7 +280,10 @@ class LiveReply:
 
         Raises NotSent or Gone, and while the reply is still growing any SendError.
         """
-        chunks = self._channel.render(outbound)
+        if len(outbound.text) > _LONG_TEXT:
+            chunks = await asyncio.to_thread(self._channel.render, outbound)
+        else:
+            chunks = self._channel.render(outbound)
         for n, chunk in enumerate(chunks):
             done = final or n < len(chunks) - 1
             shown = self._shown.get(n)

@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import yaml
 
 from bridge.app import App
@@ -68,7 +69,7 @@ class Process:
 
     def __init__(
         self,
-        config: Path,
+        config: Path | None,
         home: Path,
         *command: str,
         environ: Mapping[str, str] | None = None,
@@ -92,8 +93,7 @@ class Process:
             "-m",
             "bridge.cli",
             *self.command,
-            "--config",
-            str(self.config),
+            *(("--config", str(self.config)) if self.config else ()),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
@@ -166,3 +166,14 @@ class Process:
     async def close(self) -> None:
         if self.process is not None and self.process.returncode is None:
             await self.kill()
+
+
+async def say_by_api(bridge: Process, text: str, session: str = "s1") -> str:
+    """What the bridge answers over its API, as raw JSON; a broken connection's words when there is none."""
+    body = {"model": "causeway", "user": session, "messages": [{"role": "user", "content": text}]}
+    async with aiohttp.ClientSession() as client:
+        try:
+            async with client.post(f"{bridge.url}/v1/chat/completions", json=body) as response:
+                return await response.text()
+        except aiohttp.ClientError as error:
+            return str(error)

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from tests.fakes.llm import Call, Say, ScriptedModel, Seen
-from tests.harness import Process, openai_at, write_config
+from tests.harness import Process, openai_at, say_by_api, write_config
 
 TIME = {"mcpServers": {"time": {"command": sys.executable, "args": ["-m", "mcp_server_time"]}}}
 COMPLAINTS = ("was destroyed", "Unclosed", "unclosed", "never awaited", "never retrieved", "Traceback")
@@ -44,12 +44,12 @@ async def test_sigterm_ends_within_the_grace_time_and_leaves_nothing(tmp_path: P
             await bridge.start()
             me = psutil.Process(bridge.pid)
             async with asyncio.timeout(20):
-                while "1 of 1" not in await say(bridge, "/status"):
+                while "1 of 1" not in await say_by_api(bridge, "/status"):
                     await asyncio.sleep(0.05)
             page = asyncio.create_task(watch(bridge))
             question = None
             if busy != "idle":
-                question = asyncio.create_task(say(bridge, "go", "other"))
+                question = asyncio.create_task(say_by_api(bridge, "go", "other"))
                 await asyncio.wait_for(asked.wait(), 10)
             if busy == "tool":
                 async with asyncio.timeout(10):
@@ -73,16 +73,6 @@ async def test_sigterm_ends_within_the_grace_time_and_leaves_nothing(tmp_path: P
                     assert task.done()
         finally:
             await bridge.close()
-
-
-async def say(bridge: Process, text: str, session: str = "s1") -> str:
-    body = {"model": "causeway", "user": session, "messages": [{"role": "user", "content": text}]}
-    async with aiohttp.ClientSession() as client:
-        try:
-            async with client.post(f"{bridge.url}/v1/chat/completions", json=body) as response:
-                return await response.text()
-        except aiohttp.ClientError as error:
-            return str(error)
 
 
 async def watch(bridge: Process) -> None:
