@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import contextvars
+import hashlib
 import json
 import logging
 import sys
 import time
 
 from agent.tools.masking import Masker, MaskingFilter
+from channels.base import Inbound
 
 #: The message a task works on; set by the router and the runner, inherited by every task they start.
 current_message: contextvars.ContextVar[str] = contextvars.ContextVar("causeway_message", default="")
+
+
+def message_id(inbound: Inbound) -> str:
+    """The id under which all that happens to a message is logged: its channel and a digest of its identity."""
+    address = inbound.address
+    parts = "\0".join((address.channel, address.chat, address.thread or "", inbound.id))
+    return f"{address.channel}-{hashlib.sha256(parts.encode()).hexdigest()[:10]}"
 
 
 class _MessageId(logging.Filter):

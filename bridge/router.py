@@ -13,7 +13,7 @@ from bridge.access import Access
 from bridge.commands import Commands, parse
 from bridge.delivery import Delivery
 from bridge.keys import session_key
-from bridge.log import current_message
+from bridge.log import current_message, message_id
 from bridge.sessions import Sessions
 from bridge.store.base import Store, StoredReply
 from bridge.texts import language_of, text
@@ -53,7 +53,7 @@ class Router:
 
     async def receive(self, inbound: Inbound) -> None:
         """Take a message in. Raises StoreError when it could not be kept: do not acknowledge it then."""
-        token = current_message.set(f"{inbound.address.channel}/{inbound.id}")
+        token = current_message.set(message_id(inbound))
         try:
             await self._receive(inbound)
         finally:

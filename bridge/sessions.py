@@ -17,7 +17,7 @@ from agent.events import Outcome
 from agent.tools.base import Caller
 from bridge.access import Access
 from bridge.delivery import Delivery, LiveReply, body_from_json
-from bridge.log import current_message
+from bridge.log import current_message, message_id
 from bridge.store.base import Store, StoreError, Waiting
 from bridge.texts import language_of, text
 from bridge.turns import build_turn, compose
@@ -212,7 +212,7 @@ class Runner:
     async def _one(self, waiting: Waiting) -> None:
         inbound = waiting.inbound
         run = waiting.run or f"r{waiting.seq}"
-        token = current_message.set(run)
+        token = current_message.set(message_id(inbound))
         self.working = True
         self._stopped = False
         try:
