@@ -17,7 +17,7 @@ current_message: contextvars.ContextVar[str] = contextvars.ContextVar("causeway_
 
 
 def message_id(inbound: Inbound) -> str:
-    """The id under which all that happens to a message is logged: its channel and a digest of its identity."""
+    """The id under which all that happens to a message is logged: its channel and a digest."""
     address = inbound.address
     parts = "\0".join((address.channel, address.chat, address.thread or "", inbound.id))
     return f"{address.channel}-{hashlib.sha256(parts.encode()).hexdigest()[:10]}"

@@ -165,10 +165,13 @@ async def test_killed_between_two_chunks_of_a_reply(stage: Stage) -> None:
     stage.fake.say(1, "task 1")
     await stage.fake.wait_for(lambda: len(stage.fake.chats[1].shown) >= 2, 20)
     await stage.bridge.kill()
+    shown = stage.fake.chats[1].texts[0]
     stage.fake.faults.clear()
     await stage.bridge.start()
     await stage.settled()
     stage.check(kills=1)
+    begins = [text for text in stage.fake.chats[1].texts if text.startswith(shown[:40])]
+    assert len(begins) == 1, "the chunk that was confirmed before the kill was sent again"
 
 
 async def test_20_random_kills_lose_nothing_and_double_nothing(stage: Stage) -> None:
