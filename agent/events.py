@@ -37,7 +37,16 @@ class ToolFinished:
     seconds: float
 
 
-Event: TypeAlias = TextDelta | TextReset | ToolStarted | ToolFinished
+@dataclass(frozen=True, slots=True)
+class ToolProgress:
+    """A call under way tells how far it is, in words."""
+
+    call: str
+    name: str
+    preview: str
+
+
+Event: TypeAlias = TextDelta | TextReset | ToolStarted | ToolProgress | ToolFinished
 #: Called on the event loop; must return at once.
 Emit: TypeAlias = Callable[[Event], None]
 

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from agent.events import Event, TextDelta, TextReset, ToolFinished, ToolStarted
+from agent.events import Event, TextDelta, TextReset, ToolFinished, ToolProgress, ToolStarted
 from bridge.store.base import Store, StoredChunk, StoredReply
 from channels.base import (
     Activity,
@@ -159,6 +159,8 @@ class LiveReply:
             self.text = self.text[: event.keep]
             self._dirty.set()
         elif isinstance(event, ToolStarted):
+            self._channel.activity(self._ref, Activity(event.call, event.name, "running", event.preview))
+        elif isinstance(event, ToolProgress):
             self._channel.activity(self._ref, Activity(event.call, event.name, "running", event.preview))
         elif isinstance(event, ToolFinished):
             self._channel.activity(

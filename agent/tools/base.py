@@ -33,12 +33,64 @@ class Caller:
 
 
 @dataclass(frozen=True, slots=True)
+class Question:
+    """Something that the person has to be asked while a call waits.
+
+    `source` is who asks (an MCP server's name), `text` is in its words. `schema` is a JSON Schema of a flat
+    object (strings, numbers, booleans, choices) that the answer must fit; empty: only yes or no. `url` is a
+    page to open instead of a form. `deadline` is in seconds; no answer until then is a "cancel".
+    """
+
+    source: str
+    text: str
+    schema: dict[str, Any] = field(default_factory=dict)
+    url: str = ""
+    deadline: float = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the person said. `values` fits the question's schema when `action` is "accept"."""
+
+    action: Literal["accept", "decline", "cancel"]
+    values: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A server asks for text from the configured model. `messages` are (role, text) pairs, oldest first."""
+
+    source: str
+    messages: tuple[tuple[Literal["user", "assistant"], str], ...]
+    system: str = ""
+    max_tokens: int = 1000
+
+
+class Desk(Protocol):
+    """What a call may ask of the chat for which it runs. Bound to one call."""
+
+    async def ask(self, question: Question) -> Answer:
+        """Put a question into the chat and wait for the answer. Never raises but CancelledError."""
+        ...
+
+    def progress(self, done: float, total: float | None, message: str) -> None:
+        """Tell how far the call is. Returns at once; may be called often (it is thinned out)."""
+        ...
+
+    async def sample(self, sample: Sample) -> str:
+        """The model's answer to a server's request. Raises ToolFailure when that is switched off, over the
+        budget, or failing."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
 class ToolContext:
     """What a call may touch.
 
     `folder` is the session's own folder (created before the first call): the only place a tool may write,
     and the base of relative paths. `skill_folder` maps a skill's name to its folder, or None for a name
-    that this caller may not use.
+    that this caller may not use. `call` is the call's id; `desk` leads to the chat (None: nobody is there to be
+    asked).
     """
 
     session: str
@@ -46,6 +98,8 @@ class ToolContext:
     folder: Path
     caller: Caller
     skill_folder: Callable[[str], Path | None]
+    call: str = ""
+    desk: Desk | None = None
 
 
 @dataclass(frozen=True, slots=True)
