@@ -158,9 +158,7 @@ class LiveReply:
         elif isinstance(event, TextReset):
             self.text = self.text[: event.keep]
             self._dirty.set()
-        elif isinstance(event, ToolStarted):
-            self._channel.activity(self._ref, Activity(event.call, event.name, "running", event.preview))
-        elif isinstance(event, ToolProgress):
+        elif isinstance(event, ToolStarted | ToolProgress):
             self._channel.activity(self._ref, Activity(event.call, event.name, "running", event.preview))
         elif isinstance(event, ToolFinished):
             self._channel.activity(

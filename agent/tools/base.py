@@ -89,8 +89,8 @@ class ToolContext:
 
     `folder` is the session's own folder (created before the first call): the only place a tool may write,
     and the base of relative paths. `skill_folder` maps a skill's name to its folder, or None for a name
-    that this caller may not use. `call` is the call's id; `desk` leads to the chat (None: nobody is there to be
-    asked).
+    that this caller may not use. `call` is the call's id; `desk` leads to the chat (None: nobody is there
+    to be asked).
     """
 
     session: str

@@ -196,7 +196,7 @@ async def test_20_random_kills_lose_nothing_and_double_nothing(stage: Stage) -> 
         def reached(target: int = target) -> bool:
             return len(stage.fake.calls) + len(stage.model.seen) >= target
 
-        await stage.fake.wait_for(reached, 30)
+        await stage.fake.wait_for(lambda reached=reached: reached() or stage.answered(), 30)  # type: ignore[misc]
         await asyncio.sleep(with_time)
         await stage.bridge.kill()
         kills += 1
