@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from agent.desk import Ask, CallDesk, SampleBudget
 from agent.events import Emit, Outcome, TextDelta, TextReset, ToolFinished, ToolStarted
 from agent.history import (
     Assistant,
@@ -53,7 +54,8 @@ _STOPPED = "The call was interrupted: the person stopped this turn. Its outcome 
 @dataclass(frozen=True, slots=True)
 class AgentSettings:
     """Bounds of one run. `retry_budget`: seconds of waiting for the model in one step. `loop_limit`: after so
-    many equal calls with equal results the run is ended."""
+    many equal calls with equal results the run is ended. `samples`: how often MCP servers may ask for text
+    from the model in one run (0: never), each for at most `sample_tokens`."""
 
     max_steps: int = 25
     history_entries: int = 200
@@ -61,17 +63,21 @@ class AgentSettings:
     retry_budget: float = 60.0
     parallel_calls: int = 8
     loop_limit: int = 5
+    samples: int = 0
+    sample_tokens: int = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What one run answers. `seed` is earlier talk for a session without history."""
+    """What one run answers. `seed` is earlier talk for a session without history; `ask` puts a question to
+    the person (None: nobody is there)."""
 
     run: str
     caller: Caller
     text: str
     images: tuple[ImageRef, ...] = ()
     seed: tuple[Entry, ...] = ()
+    ask: Ask | None = None
 
 
 class _Failed(Exception):
@@ -113,6 +119,7 @@ class Agent:
         self._entries: list[Entry] | None = None
         self._partial = ""
         self._has_folder = False
+        self._samples: tuple[str, SampleBudget] | None = None
 
     # -- the run -------------------------------------------------------------------------------------
 
@@ -297,7 +304,7 @@ class Agent:
         else:
             if not reads and catalog.get(call.name) is not None:
                 await self._add(ToolBegun(turn.run, call.id))
-            result = await self._execute(turn, call, catalog)
+            result = await self._execute(turn, call, catalog, emit)
         await self._add(
             ToolOutput(
                 turn.run, call.id, call.name, result.text, result.is_error, result.files, result.images
@@ -306,7 +313,7 @@ class Agent:
         seconds = time.monotonic() - started
         emit(ToolFinished(call.id, call.name, not result.is_error, _preview(result.text), seconds))
 
-    async def _execute(self, turn: Turn, call: ToolCall, catalog: Catalog) -> ToolResult:
+    async def _execute(self, turn: Turn, call: ToolCall, catalog: Catalog, emit: Emit) -> ToolResult:
         if not self._has_folder:
             await asyncio.to_thread(self.folder.mkdir, parents=True, exist_ok=True)
             self._has_folder = True
@@ -317,6 +324,8 @@ class Agent:
             folder=self.folder,
             caller=turn.caller,
             skill_folder=skills.folder,
+            call=call.id,
+            desk=CallDesk(call.id, call.name, emit, turn.ask, self._model, self._budget(turn.run)),
         )
         try:
             return await self._tools.call(catalog, call.name, call.id, call.arguments, context)
@@ -331,6 +340,12 @@ class Agent:
             return ToolResult(
                 f"There is no tool named {call.name}.{near} Available: {', '.join(offered)}.", is_error=True
             )
+
+    def _budget(self, run: str) -> SampleBudget:
+        """What is left of the run's budget; a restart begins it anew."""
+        if self._samples is None or self._samples[0] != run:
+            self._samples = (run, SampleBudget(self._settings.samples, self._settings.sample_tokens))
+        return self._samples[1]
 
     # -- ends and notes --------------------------------------------------------------------------------
 
@@ -352,6 +367,13 @@ class Agent:
         """Forget the session's history (`/new`)."""
         await self._history.clear(self.session)
         self._entries = []
+
+    async def attach(self, text: str) -> None:
+        """Put something the person chose (a resource) into the conversation, for the turns to come."""
+        entry = User("", text)
+        entries = await self._load()
+        if not entries or entries[-1] != entry:  # a command that a crash repeats attaches nothing twice
+            await self._add(entry)
 
     async def began(self, run: str) -> bool:
         """Whether an earlier process already took this run up."""

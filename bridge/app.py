@@ -6,6 +6,7 @@ import asyncio
 import fcntl
 import logging
 import os
+import secrets
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -27,6 +28,7 @@ from bridge.delivery import Delivery
 from bridge.http import Guard, Server, load_key
 from bridge.maintenance import Chore, Maintenance
 from bridge.paths import builtin_skills
+from bridge.questions import Questions
 from bridge.router import Router
 from bridge.sessions import SessionLimits, Sessions
 from bridge.store import open_store
@@ -172,6 +174,8 @@ class App:
             self._new_agent,
             self.session_folder,
             self.maintenance.trigger,
+            self.mcp,
+            Questions(self.channels, lambda: secrets.token_hex(8)),
             SessionLimits(idle=sessions.idle_seconds),
         )
         board = Board(
@@ -180,7 +184,7 @@ class App:
             skills=self.skills,
             channels=self.channels,
             mcp_file=str(self.config.mcp.file),
-            mcp_problems=lambda: self.mcp.problems,
+            mcp=self.mcp,
             mask=self.masker.mask,
             messages=self._count_messages,
             since=self._started,
@@ -255,6 +259,8 @@ class App:
                 history_entries=sessions.history_messages,
                 max_attempts=self.config.model.max_attempts,
                 retry_budget=self.config.model.retry_budget,
+                samples=self.config.mcp.sampling.per_turn if self.config.mcp.sampling.enabled else 0,
+                sample_tokens=self.config.mcp.sampling.max_tokens,
             ),
         )
 

@@ -1,24 +1,25 @@
-"""Slash commands. They never wait for a run; `/new` is the exception and goes through the inbox."""
+"""Slash commands. They never wait for a run, save those that are `queued` and go through the inbox."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from agent.skills.manager import SkillManager
 from agent.tools.base import Caller
 from agent.tools.manager import ToolManager
+from agent.tools.mcp.hub import McpHub
 from bridge.texts import text
 from channels.base import Channel, Inbound
 
 if TYPE_CHECKING:
+    from agent.tools.mcp.primitives import PromptInfo, ResourceInfo
     from bridge.sessions import Sessions
 
-#: In the order in which /help lists them. `/new` is run by the session, see `bridge.sessions`.
-NAMES = ("help", "new", "stop", "status", "tools", "mcp", "skills", "whoami")
-_ACTING = frozenset({"stop"})
+#: In the order in which /help lists them.
+NAMES = ("help", "new", "stop", "status", "tools", "mcp", "resource", "prompt", "skills", "whoami")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,12 @@ class Command:
     @property
     def acts(self) -> bool:
         """Whether running it changes something."""
-        return self.name in _ACTING
+        return self.name == "stop" or (self.name == "mcp" and bool(self.argument))
+
+    @property
+    def queued(self) -> bool:
+        """Whether it keeps its place among the messages: it takes effect between turns, not inside one."""
+        return self.name == "new" or (self.name in ("resource", "prompt") and bool(self.argument))
 
 
 def parse(message: str) -> Command | None:
@@ -51,7 +57,7 @@ class Board:
     skills: SkillManager
     channels: Mapping[str, Channel]
     mcp_file: str
-    mcp_problems: Callable[[], tuple[str, ...]]
+    mcp: McpHub
     mask: Callable[[str], str]
     messages: Callable[[str], Awaitable[int]]
     since: float
@@ -78,7 +84,11 @@ class Commands:
             case "tools":
                 return self._tools(inbound, language, admin)
             case "mcp":
-                return self._mcp(language, admin)
+                return await self._mcp(command.argument, language, admin)
+            case "resource":
+                return self._offers("resource", self._board.mcp.resources(), language)
+            case "prompt":
+                return self._offers("prompt", self._board.mcp.prompts(), language)
             case "skills":
                 return self._skills(language, admin)
             case "whoami":
@@ -128,7 +138,24 @@ class Commands:
         lines = [f"- `{tool.name}`: {_sentence(tool.description)}" for tool in tools]
         return "\n".join([text("tools.title", language), "", *lines])
 
-    def _mcp(self, language: str, admin: bool) -> str:
+    def _offers(self, kind: str, offers: Sequence[ResourceInfo] | Sequence[PromptInfo], language: str) -> str:
+        if not offers:
+            return text(f"{kind}.none", language)
+        lines = [f"- `{one.server}:{one.name}` {_sentence(one.description)}".rstrip() for one in offers[:100]]
+        return "\n".join([text(f"{kind}.title", language), "", *lines])
+
+    async def _mcp_act(self, argument: str, language: str, admin: bool) -> str | None:
+        verb, _, name = argument.partition(" ")
+        if verb.lower() != "restart" or not name.strip():
+            return None
+        if not admin:
+            return text("mcp.admins", language)
+        known = await self._board.mcp.restart(name.strip())
+        return text("mcp.restarted" if known else "mcp.unknown", language, name=name.strip())
+
+    async def _mcp(self, argument: str, language: str, admin: bool) -> str:
+        if (done := await self._mcp_act(argument, language, admin)) is not None:
+            return done
         servers = self._board.tools.mcp_status
         lines = [
             text(
@@ -143,7 +170,7 @@ class Commands:
         ]
         if not lines:
             lines.append(text("mcp.none", language, file=self._board.mcp_file))
-        problems = self._board.mcp_problems()
+        problems = self._board.mcp.problems
         if problems and admin:
             lines += ["", text("mcp.problems", language), *(f"- {problem}" for problem in problems)]
         return "\n".join(lines)

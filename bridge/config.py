@@ -73,11 +73,21 @@ class SessionSettings(_Section):
     instructions: str = Field(default="", max_length=50_000)
 
 
+class SamplingSettings(_Section):
+    """Whether MCP servers may ask the model for text: at most `per_turn` times in one turn, each for at most
+    `max_tokens`."""
+
+    enabled: bool = False
+    per_turn: int = Field(default=5, ge=1, le=100)
+    max_tokens: int = Field(default=1000, ge=1, le=100_000)
+
+
 class McpSettings(_Section):
     """`file`: mcp.json, relative to the workspace. `start_timeout`: seconds a server may take to start."""
 
     file: str = Field(default="mcp.json", min_length=1)
     start_timeout: float = Field(default=30.0, ge=1, le=600)
+    sampling: SamplingSettings = SamplingSettings()
 
 
 class SkillSettings(_Section):

@@ -125,7 +125,7 @@ class LiveReply:
     ) -> None:
         self._delivery = delivery
         self._channel = channel
-        self._ref = ref
+        self.ref = ref
         self._session = session
         self._recorded = not channel.limits.idempotent
         self._open = stored is not None
@@ -147,9 +147,9 @@ class LiveReply:
     def start(self) -> None:
         """Begin to show signs of life. Every `start` is followed by `finish` or `park`."""
         if self._channel.limits.streams:
-            self._tasks.append(asyncio.create_task(self._pump(), name=f"stream {self._ref.id}"))
+            self._tasks.append(asyncio.create_task(self._pump(), name=f"stream {self.ref.id}"))
         if self._channel.limits.typing_interval > 0:
-            self._tasks.append(asyncio.create_task(self._type(), name=f"typing {self._ref.id}"))
+            self._tasks.append(asyncio.create_task(self._type(), name=f"typing {self.ref.id}"))
 
     def emit(self, event: Event) -> None:
         if isinstance(event, TextDelta):
@@ -159,10 +159,10 @@ class LiveReply:
             self.text = self.text[: event.keep]
             self._dirty.set()
         elif isinstance(event, ToolStarted | ToolProgress):
-            self._channel.activity(self._ref, Activity(event.call, event.name, "running", event.preview))
+            self._channel.activity(self.ref, Activity(event.call, event.name, "running", event.preview))
         elif isinstance(event, ToolFinished):
             self._channel.activity(
-                self._ref,
+                self.ref,
                 Activity(event.call, event.name, "done" if event.ok else "failed", event.preview),
             )
 
@@ -170,7 +170,7 @@ class LiveReply:
         while not self._ending.is_set():
             try:
                 async with asyncio.timeout(_TYPING_DEADLINE):
-                    await self._channel.typing(self._ref)
+                    await self._channel.typing(self.ref)
             except (SendError, TimeoutError) as error:
                 log.debug("typing sign not shown: %s", error)
             await asyncio.sleep(self._channel.limits.typing_interval)
@@ -234,14 +234,14 @@ class LiveReply:
         if self._recorded and not self._complete:
             await self._delivery.store.complete_reply(
                 StoredReply(
-                    self._ref.id, self._session, ref_to_json(self._ref), body_to_json(outbound), "complete"
+                    self.ref.id, self._session, ref_to_json(self.ref), body_to_json(outbound), "complete"
                 )
             )
             self._open = True
         delivered = await self._deliver(outbound)
         if not self._recorded:
             await self._end()  # nobody waits for our bookkeeping: repeating it all would show nothing twice
-        await self._delivery.store.settle_reply(self._ref.id, "delivered" if delivered else "failed", seqs)
+        await self._delivery.store.settle_reply(self.ref.id, "delivered" if delivered else "failed", seqs)
         if self._recorded:
             await self._end()
         return delivered
@@ -249,9 +249,9 @@ class LiveReply:
     async def _end(self) -> None:
         try:
             async with asyncio.timeout(_CALL_DEADLINE):
-                await self._channel.end(self._ref)
+                await self._channel.end(self.ref)
         except (SendError, TimeoutError) as error:
-            log.warning("reply %s is shown, but its end was not: %s", self._ref.id, error)
+            log.warning("reply %s is shown, but its end was not: %s", self.ref.id, error)
 
     async def _deliver(self, outbound: Outbound) -> bool:
         began, pause = self._delivery.clock(), 1.0
@@ -259,18 +259,18 @@ class LiveReply:
             try:
                 await self._show(outbound, final=True)
             except Gone as error:
-                log.warning("reply %s given up: the chat is gone: %s", self._ref.id, error)
+                log.warning("reply %s given up: the chat is gone: %s", self.ref.id, error)
                 return False
             except NotSent as error:
                 if self._delivery.clock() - began > GIVE_UP:
-                    log.error("reply %s given up after a day: %s", self._ref.id, error)
+                    log.error("reply %s given up after a day: %s", self.ref.id, error)
                     return False
                 wait = pause * (0.75 + random.random() / 2)
                 if isinstance(error, Flooded):
                     wait = error.retry_after
                 else:
                     pause = min(pause * 2, _LONGEST_PAUSE)
-                log.info("reply %s: not taken yet (%s), again in %.0f s", self._ref.id, error, wait)
+                log.info("reply %s: not taken yet (%s), again in %.0f s", self.ref.id, error, wait)
                 await self._delivery.sleep(wait)
             else:
                 return True
@@ -295,7 +295,7 @@ class LiveReply:
             except Rejected as error:
                 if not final:
                     raise
-                log.error("chunk %d of reply %s was refused for good: %s", n, self._ref.id, error)
+                log.error("chunk %d of reply %s was refused for good: %s", n, self.ref.id, error)
                 self._shown[n] = _Shown("", chunk, final=True)
                 await self._record(StoredChunk(n, "rejected"))
         if final:
@@ -305,7 +305,7 @@ class LiveReply:
 
     async def _post(self, n: int, chunk: Chunk, final: bool) -> None:
         await self._record(StoredChunk(n, "intent"))
-        call = asyncio.ensure_future(self._channel.post(self._ref, n, chunk, final=final))
+        call = asyncio.ensure_future(self._channel.post(self.ref, n, chunk, final=final))
         try:
             async with asyncio.timeout(_CALL_DEADLINE):
                 message_id = await asyncio.shield(call)
@@ -321,7 +321,7 @@ class LiveReply:
             call.cancel()
             # It may have arrived. A whole chunk is not repeated; one that was still growing is posted
             # anew when it is whole, since half an answer is worse than a doubled beginning.
-            log.warning("chunk %d of reply %s may or may not have arrived: %s", n, self._ref.id, error)
+            log.warning("chunk %d of reply %s may or may not have arrived: %s", n, self.ref.id, error)
             self._shown[n] = _Shown("", chunk, final=final)
             await self._record(StoredChunk(n, "unknown" if final else "intent"))
             return
@@ -332,7 +332,7 @@ class LiveReply:
         """Edits repeat without harm, so they are not written down, and an unknown outcome is tried again."""
         try:
             async with asyncio.timeout(_CALL_DEADLINE):
-                await self._channel.edit(self._ref, n, shown.message_id, chunk, final=final)
+                await self._channel.edit(self.ref, n, shown.message_id, chunk, final=final)
         except (Unknown, TimeoutError) as error:
             raise NotSent(f"an edit's outcome is unknown: {error}") from error
         shown.chunk, shown.final = chunk, final
@@ -345,7 +345,7 @@ class LiveReply:
         try:
             await self._edit(n, shown, blank, True)
         except Rejected as error:
-            log.warning("chunk %d of reply %s could not be taken back: %s", n, self._ref.id, error)
+            log.warning("chunk %d of reply %s could not be taken back: %s", n, self.ref.id, error)
             shown.chunk = blank
 
     async def _record(self, chunk: StoredChunk) -> None:
@@ -353,8 +353,6 @@ class LiveReply:
             return
         store = self._delivery.store
         if not self._open:
-            await store.open_reply(
-                StoredReply(self._ref.id, self._session, ref_to_json(self._ref), {}, "open")
-            )
+            await store.open_reply(StoredReply(self.ref.id, self._session, ref_to_json(self.ref), {}, "open"))
             self._open = True
-        await store.put_chunk(self._ref.id, chunk)
+        await store.put_chunk(self.ref.id, chunk)

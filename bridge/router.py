@@ -10,7 +10,7 @@ import logging
 from collections import OrderedDict
 
 from bridge.access import Access
-from bridge.commands import Commands, parse
+from bridge.commands import Command, Commands, parse
 from bridge.delivery import Delivery
 from bridge.keys import session_key
 from bridge.log import current_message, message_id
@@ -69,8 +69,11 @@ class Router:
             await self._deny(inbound, session, language)
             return
         command = parse(inbound.text)
-        if command is not None and command.name != "new":
-            await self._command(inbound, session, language, verdict.admin)
+        if command is not None and not command.queued:
+            await self._command(command, inbound, session, language, verdict.admin)
+            return
+        if command is None and self._sessions.questions.waits_for(session, inbound):
+            await self._answer(inbound, session, language)
             return
         result = await self._store.accept(inbound, session, self._cap)
         if result == "accepted":
@@ -82,9 +85,9 @@ class Router:
             await self._store.open_reply(reply)
             self._delivery.deliver(reply)
 
-    async def _command(self, inbound: Inbound, session: str, language: str, admin: bool) -> None:
-        command = parse(inbound.text)
-        assert command is not None
+    async def _command(
+        self, command: Command, inbound: Inbound, session: str, language: str, admin: bool
+    ) -> None:
         if command.acts:
             # It changes something, so it must not run twice: marked as seen first.
             if not await self._store.mark_seen(inbound):
@@ -97,6 +100,14 @@ class Router:
             reply = self._reply(inbound, session, language, answer)
             if not await self._store.mark_seen(inbound, reply):
                 return
+        self._delivery.deliver(reply)
+
+    async def _answer(self, inbound: Inbound, session: str, language: str) -> None:
+        """A message that answers an open question of a run; a second delivery of it answers nothing."""
+        if not await self._store.mark_seen(inbound) or self._sessions.questions.hear(session, inbound):
+            return
+        reply = self._reply(inbound, session, language, text("question.late", language))
+        await self._store.open_reply(reply)
         self._delivery.deliver(reply)
 
     async def _deny(self, inbound: Inbound, session: str, language: str) -> None:

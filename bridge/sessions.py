@@ -9,15 +9,19 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from agent.agent import Agent, Turn
+from agent.desk import Ask
 from agent.events import Outcome
-from agent.tools.base import Caller
+from agent.tools.base import Answer, Caller, Question
 from bridge.access import Access
+from bridge.commands import parse
 from bridge.delivery import Delivery, LiveReply, body_from_json
 from bridge.log import current_message, message_id
+from bridge.offers import Source, attach, prepare
+from bridge.questions import Questions
 from bridge.store.base import Store, StoreError, Waiting
 from bridge.texts import language_of, text
 from bridge.turns import build_turn, compose
@@ -36,11 +40,6 @@ class SessionLimits:
     running: int = 1000
 
 
-def is_new(inbound: Inbound) -> bool:
-    """`/new` keeps its place in the queue: it takes effect between turns, not inside one."""
-    return inbound.text.strip().lower() in ("/new", "!new")
-
-
 class Sessions:
     """Owns all runners."""
 
@@ -53,6 +52,8 @@ class Sessions:
         new_agent: Callable[[str, Path], Agent],
         folder: Callable[[str], Path],
         delivered: Callable[[], None],
+        offers: Source,
+        questions: Questions,
         limits: SessionLimits,
     ) -> None:
         self.store = store
@@ -62,6 +63,8 @@ class Sessions:
         self.new_agent = new_agent
         self.folder = folder
         self.delivered = delivered
+        self.offers = offers
+        self.questions = questions
         self.limits = limits
         self.slots = asyncio.Semaphore(limits.running)
         self.stopping = False
@@ -232,14 +235,45 @@ class Runner:
             await live.finish(body_from_json(stored.body), [waiting.seq])
             self.sessions.delivered()
             return
-        if is_new(inbound):
-            await self.agent.clear()
-            await live.finish(Outbound(text("new.done", language)), [waiting.seq])
+        notice, words = await self._queued_command(inbound, ref, run, language)
+        if notice:
+            await live.finish(Outbound(notice), [waiting.seq])
             return
+        if words:
+            inbound = replace(inbound, text=words)
         outbound = await self._work(run, inbound, live, language)
         await live.finish(outbound, [waiting.seq])
         log.info("answered")
         self.sessions.delivered()
+
+    async def _queued_command(
+        self, inbound: Inbound, ref: ReplyRef, run: str, language: str
+    ) -> tuple[str, str]:
+        """Run a command that kept its place among the messages. Returns (its whole answer, or else the words
+        that the agent is to answer in its stead)."""
+        command = parse(inbound.text)
+        if command is None or not command.queued:
+            return "", ""
+        if command.name == "new":
+            await self.agent.clear()
+            return text("new.done", language), ""
+        if command.name == "resource":
+            folder = self.sessions.folder(self.session)
+            attached = await attach(self.sessions.offers, command.argument, folder, language)
+            if attached.content:
+                await self.agent.attach(attached.content)
+            return attached.notice, ""
+        if await self.agent.began(run):
+            return "", ""
+        ask = self._ask(ref, inbound)
+        prepared = await prepare(self.sessions.offers, command.argument, ask, language)
+        return prepared.notice, prepared.words
+
+    def _ask(self, ref: ReplyRef, inbound: Inbound) -> Ask:
+        async def ask(question: Question) -> Answer:
+            return await self.sessions.questions.ask(self.session, ref, inbound.sender.id, question)
+
+        return ask
 
     async def _work(self, run: str, inbound: Inbound, live: LiveReply, language: str) -> Outbound:
         """Run the agent to an end: an answer, a fault, or a stop. Cancelling it parks the run."""
@@ -278,6 +312,7 @@ class Runner:
         else:
             channel = self.sessions.channels[address.channel]
             turn = await build_turn(run, inbound, channel, folder, caller)
+        turn = replace(turn, ask=self._ask(live.ref, inbound))
         return await self.agent.run(turn, live.emit)
 
     async def interrupt(self) -> tuple[bool, int]:

@@ -126,6 +126,54 @@ _TEXTS: dict[str, tuple[str, str]] = {
         "From other machines a key is needed. Set server: key in config.yaml.",
         "从其他机器访问需要密钥,请在 config.yaml 里设置 server: key。",
     ),
+    # -- questions of a tool
+    "question.head": ("**{source}** asks: {text}", "**{source}** 询问:{text}"),
+    "question.yes": ("yes", "是"),
+    "question.no": ("no", "否"),
+    "question.confirm": ("Answer yes or no.", "请回答“是”或“否”。"),
+    "question.field": ("({number}/{count}) **{label}** {about}", "({number}/{count}) **{label}** {about}"),
+    "question.default": ("(“-” for {default}; /deny refuses)", "(回复“-”使用 {default};/deny 表示拒绝)"),
+    "question.optional": ("(“-” leaves it out; /deny refuses)", "(回复“-”跳过;/deny 表示拒绝)"),
+    "question.again": (
+        "That does not fit **{name}**. Once more, please:",
+        "**{name}** 的内容不符合要求,请再回答一次:",
+    ),
+    "question.late": (
+        "That question is closed by now. Write it again if it was meant for me.",
+        "这个问题已经结束了。如果是发给我的内容,请重新发送。",
+    ),
+    # -- resources and prompts
+    "command.resource": ("documents of tool servers: list, or attach one", "查看或附加 MCP 服务器的资源"),
+    "command.prompt": (
+        "ready-made requests of tool servers: list, or run one",
+        "查看或运行 MCP 服务器的提示模板",
+    ),
+    "resource.none": ("The tool servers offer no resources.", "MCP 服务器没有提供资源。"),
+    "resource.title": ("Attach one with `/resource` and its name:", "用 `/resource` 加名称来附加:"),
+    "resource.unknown": (
+        "I know no resource “{name}”. Send /resource for the list.",
+        "没有名为“{name}”的资源。发送 /resource 查看列表。",
+    ),
+    "resource.attached": (
+        "**{name}** is attached ({size} characters). Ask about it.",
+        "已附加 **{name}**({size} 个字符),可以开始提问。",
+    ),
+    "resource.failed": ("**{name}** could not be read: {reason}", "**{name}** 读取失败:{reason}"),
+    "prompt.none": ("The tool servers offer no prompts.", "MCP 服务器没有提供提示模板。"),
+    "prompt.title": ("Run one with `/prompt` and its name:", "用 `/prompt` 加名称来运行:"),
+    "prompt.unknown": (
+        "I know no prompt “{name}”. Send /prompt for the list.",
+        "没有名为“{name}”的提示模板。发送 /prompt 查看列表。",
+    ),
+    "prompt.failed": (
+        "The prompt **{name}** could not be had: {reason}",
+        "提示模板 **{name}** 获取失败:{reason}",
+    ),
+    "prompt.cancelled": ("The prompt was not run.", "提示模板没有运行。"),
+    "prompt.arguments": ("It needs a few words from you.", "需要你补充一些内容。"),
+    "mcp.restarted": ("{name} is being restarted.", "正在重启 {name}。"),
+    "mcp.unknown": ("There is no tool server “{name}”.", "没有名为“{name}”的 MCP 服务器。"),
+    "mcp.admins": ("Only an admin may do that.", "只有管理员可以这样做。"),
     # -- attachments
     "attachment.too_large": (
         "[The file {name} is larger than {limit} MB and was not fetched.]",

@@ -308,6 +308,8 @@ class Channel(ABC):
     limits: Limits = Limits()
     #: The person on this machine is trusted without a configured access rule (web, api, terminal).
     local: ClassVar[bool] = False
+    #: A person is there to answer a question while a run waits (not so where one request gets one answer).
+    asks: ClassVar[bool] = True
 
     def __init__(self, name: str, config: Any, env: Env) -> None:
         self.name = name

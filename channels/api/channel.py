@@ -70,6 +70,7 @@ class ApiChannel(Channel):
     #: Idempotent: a chunk replaces the text of the request it belongs to.
     limits = Limits(max_text=0, streams=True, update_interval=0.0, idempotent=True)
     local = True
+    asks = False
     config: ApiConfig
 
     def __init__(self, name: str, config: Any, env: Env) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,13 @@ from agent.prompt import SystemPrompt
 from agent.skills.manager import SkillManager
 from agent.tools.manager import ToolManager
 from agent.tools.masking import Masker
+from agent.tools.mcp.hub import McpHub
 from agent.tools.settings import ToolSettings
 from bridge.access import Access
 from bridge.commands import Board, Commands
 from bridge.config import AccessRule
 from bridge.delivery import Delivery
+from bridge.questions import Questions
 from bridge.router import Router
 from bridge.sessions import SessionLimits, Sessions
 from bridge.store.base import StoreError
@@ -64,6 +67,10 @@ class Hall:
                 settings=AgentSettings(),
             )
 
+        self.mcp = McpHub(self.folder / "mcp.json", environ={}, log_dir=None, cwd_default=self.folder)
+        ids = itertools.count()
+        self.questions = Questions(channels, lambda: str(next(ids)))
+
         def count() -> None:
             self.delivered += 1
 
@@ -75,6 +82,8 @@ class Hall:
             new_agent,
             lambda session: self.folder / "sessions" / session,
             count,
+            self.mcp,
+            self.questions,
             SessionLimits(idle=self.idle),
         )
 
@@ -87,7 +96,7 @@ class Hall:
             skills=self.skills,
             channels=channels,
             mcp_file="mcp.json",
-            mcp_problems=tuple,
+            mcp=self.mcp,
             mask=str,
             messages=no_messages,
             since=0.0,
