@@ -15,11 +15,12 @@ from typing import Any, Literal
 from agent.history import Entry
 from agent.models import wire
 from agent.models.arguments import finished_call
-from agent.models.base import Completed, Delta, ModelError, Refused, Request, Text, ToolSpec, Usage
+from agent.models.base import Completed, Request, ToolSpec, Usage
 from agent.models.pictures import Picture, Pictures, show
 from agent.models.schema import ToolRenderer
 from agent.models.sse import ServerEvent
-from agent.models.transcript import EARLIER, GO_ON, NO_TEXT, Answer, Call, Said, call_ids, turns, unused_id
+from agent.models.streamed import StreamedModel
+from agent.models.transcript import EARLIER, GO_ON, NO_TEXT, Answer, Call, Said, turns, unused_id
 
 DEFAULT_BASE_URL = "https://api.anthropic.com"
 #: The protocol wants a bound on each answer; what all models in use accept.
@@ -171,7 +172,7 @@ class Assembly:
     """An answer put together from its events. Pure: events in, text out."""
 
     blocks: dict[int, _Block] = field(default_factory=dict)
-    stop: str = ""
+    finish: str = ""
     usage: Usage = Usage()
 
     def add(self, event: dict[str, Any]) -> str:
@@ -188,7 +189,7 @@ class Assembly:
                 return self._delta(int(event["index"]), event["delta"])
             case "message_delta":
                 if reason := event["delta"].get("stop_reason"):
-                    self.stop = str(reason)
+                    self.finish = str(reason)
                 self._count(event.get("usage") or {})
             case _:
                 pass
@@ -227,7 +228,7 @@ class Assembly:
         """The whole answer. `taken` holds the ids of calls before it."""
         texts, calls, content, thought = [], [], [], False
         uses = [index for index, block in self.blocks.items() if block.start.get("type") == "tool_use"]
-        cut = self.stop in ("max_tokens", "model_context_window_exceeded")
+        cut = self.finish in ("max_tokens", "model_context_window_exceeded")
         for index, block in sorted(self.blocks.items()):
             pieces = "".join(block.pieces)
             match block.start.get("type"):
@@ -254,7 +255,7 @@ class Assembly:
                 case _:
                     continue
         stop: Literal["end", "tools", "length", "refused"]
-        if self.stop == "refusal":
+        if self.finish == "refusal":
             return Completed("".join(texts), (), "refused", self.usage)
         stop = "length" if cut else "tools" if calls else "end"
         opaque = {PROTOCOL: {"model": model, "content": content}} if thought else {}
@@ -271,7 +272,7 @@ def _is_last(event: ServerEvent) -> bool:
     return event.name == "message_stop"
 
 
-class AnthropicModel:
+class AnthropicModel(StreamedModel):
     """A model behind a messages server.
 
     `base_url` ends where `/v1/messages` begins (a `/v1` at its end is tolerated). `max_tokens` bounds an
@@ -288,10 +289,8 @@ class AnthropicModel:
         max_tokens: int | None = None,
         timeout: float = 120.0,
     ) -> None:
-        self.name = name
+        super().__init__(name, (base_url or DEFAULT_BASE_URL).strip().rstrip("/").removesuffix("/v1"))
         self._key = wire.checked_key(api_key)
-        self._base_url = (base_url or DEFAULT_BASE_URL).strip().rstrip("/").removesuffix("/v1")
-        self._host = wire.host_of(self._base_url)
         self._max_tokens = max_tokens or DEFAULT_MAX_TOKENS
         self._timeout = timeout
         self._render_tools = ToolRenderer("anthropic", render_tool)
@@ -309,37 +308,10 @@ class AnthropicModel:
         made: wire.Client = client
         return made
 
-    async def warm(self) -> None:
-        """Load the SDK beforehand, so that the first message does not wait for it. Raises ModelError."""
-        await self._wire.warm()
+    def _assembly(self) -> Assembly:
+        return Assembly()
 
-    async def close(self) -> None:
-        await self._wire.close()
-
-    async def stream(self, request: Request) -> AsyncGenerator[Delta, None]:
-        """See `Model.stream`. A refusal with text ends in `Completed(stop="refused")`, one without raises."""
-        assembly = Assembly()
-        try:
-            async with aclosing(self._events(request)) as events:
-                async for event in events:
-                    try:
-                        text = assembly.add(event)
-                    except (TypeError, AttributeError, KeyError, ValueError) as error:
-                        raise self._wire.broken(f"an event that is none ({type(error).__name__})") from None
-                    if text:
-                        yield Text(text)
-        except ModelError as error:
-            # The answer was whole; only the farewell was lost.
-            if not (assembly.stop and error.kind == "connection"):
-                raise
-        if not assembly.stop:
-            raise self._wire.broken("the stream ended before the answer did")
-        completed = assembly.completed(self.name, call_ids(request.entries))
-        if completed.stop == "refused" and not completed.text:
-            raise Refused(f"{self.name} at {self._host} refused to answer")
-        yield completed
-
-    async def _events(self, request: Request) -> AsyncGenerator[dict[str, Any], None]:
+    async def _pieces(self, request: Request) -> AsyncGenerator[dict[str, Any], None]:
         tools = self._render_tools(request.tools)
 
         def render(pictures: Pictures) -> dict[str, Any]:
@@ -351,14 +323,7 @@ class AnthropicModel:
                 yield self._parse(event)
 
     def _parse(self, event: ServerEvent) -> dict[str, Any]:
-        try:
-            content = json.loads(event.data)
-        except (ValueError, RecursionError):
-            raise self._wire.broken("a piece of the stream is no JSON") from None
-        if not isinstance(content, dict):
-            raise self._wire.broken("a piece of the stream is no JSON object")
-        if event.name == "error" or content.get("type") == "error":
-            raise self._wire.problem(content)
+        content = super()._parse(event)
         if content.get("type") == "message":
             raise self._wire.broken("the server answered in one piece, not in a stream")
         return content

@@ -7,19 +7,18 @@ the protocol's words are is in `chat`.
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
 from agent.models import wire
-from agent.models.base import BadRequest, Delta, ModelError, Refused, Request, Text
+from agent.models.base import BadRequest, Request
 from agent.models.chat import Assembly, render_messages, render_short_tool, render_tool
 from agent.models.pictures import Pictures
 from agent.models.schema import Dialect, ToolRenderer
 from agent.models.sse import ServerEvent
-from agent.models.transcript import call_ids
+from agent.models.streamed import StreamedModel
 
 DEFAULT_BASE_URL = "https://api.openai.com/v1"
 #: Tools that OpenAI takes in one request.
@@ -35,7 +34,7 @@ def _is_last(event: ServerEvent) -> bool:
     return event.data.startswith(b"[DONE]")
 
 
-class OpenAIModel:
+class OpenAIModel(StreamedModel):
     """A model behind a chat completions server.
 
     `base_url` ends where `/chat/completions` begins. `max_tokens` bounds an answer (None: the server's own
@@ -52,10 +51,8 @@ class OpenAIModel:
         max_tokens: int | None = None,
         timeout: float = 120.0,
     ) -> None:
-        self.name = name
+        super().__init__(name, (base_url or DEFAULT_BASE_URL).strip().rstrip("/"))
         self._key = wire.checked_key(api_key)
-        self._base_url = (base_url or DEFAULT_BASE_URL).strip().rstrip("/")
-        self._host = wire.host_of(self._base_url)
         self._max_tokens = max_tokens
         self._timeout = timeout
         self._official = self._host == "api.openai.com" or self._host.endswith(".openai.azure.com")
@@ -82,37 +79,10 @@ class OpenAIModel:
         made: wire.Client = client
         return made
 
-    async def warm(self) -> None:
-        """Load the SDK beforehand, so that the first message does not wait for it. Raises ModelError."""
-        await self._wire.warm()
+    def _assembly(self) -> Assembly:
+        return Assembly()
 
-    async def close(self) -> None:
-        await self._wire.close()
-
-    async def stream(self, request: Request) -> AsyncGenerator[Delta, None]:
-        """See `Model.stream`. A refusal with text ends in `Completed(stop="refused")`, one without raises."""
-        assembly = Assembly()
-        try:
-            async with aclosing(self._chunks(request)) as chunks:
-                async for chunk in chunks:
-                    try:
-                        text = assembly.add(chunk)
-                    except (TypeError, AttributeError, KeyError, IndexError, ValueError) as error:
-                        raise self._wire.broken(f"a chunk that is none ({type(error).__name__})") from None
-                    if text:
-                        yield Text(text)
-        except ModelError as error:
-            # The answer was whole; only the farewell was lost.
-            if not (assembly.finish and error.kind == "connection"):
-                raise
-        if not assembly.finish:
-            raise self._wire.broken("the stream ended before the answer did")
-        completed = assembly.completed(self.name, call_ids(request.entries))
-        if completed.stop == "refused" and not completed.text:
-            raise Refused(f"{self.name} at {self._host} refused to answer ({assembly.finish})")
-        yield completed
-
-    async def _chunks(self, request: Request) -> AsyncGenerator[dict[str, Any], None]:
+    async def _pieces(self, request: Request) -> AsyncGenerator[dict[str, Any], None]:
         """The answer's chunks, asking once more without an option that the server turns out not to know."""
         while True:  # ends: each turn leaves out one more of five things
             try:
@@ -177,14 +147,3 @@ class OpenAIModel:
             async for event in events:
                 if not _is_last(event):
                     yield self._parse(event)
-
-    def _parse(self, event: ServerEvent) -> dict[str, Any]:
-        try:
-            chunk = json.loads(event.data)
-        except (ValueError, RecursionError):
-            raise self._wire.broken("a piece of the stream is no JSON") from None
-        if not isinstance(chunk, dict):
-            raise self._wire.broken("a piece of the stream is no JSON object")
-        if chunk.get("error"):
-            raise self._wire.problem(chunk)
-        return chunk
