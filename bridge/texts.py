@@ -31,10 +31,12 @@ _TEXTS: dict[str, tuple[str, str]] = {
     "stop.idle": ("There is nothing to stop.", "当前没有正在进行的任务。"),
     "stopped.note": ("_(stopped)_", "_(已停止)_"),
     "status": (
-        "**Model:** {model}\n**Conversation:** {messages} messages, {waiting} waiting, {state}\n"
-        "**Tools:** {tools} ({mcp})\n**Skills:** {skills} available\n**Channels:** {channels}\n**Up since:** {since}",
-        "**模型:** {model}\n**对话:** {messages} 条消息,{waiting} 条排队,{state}\n"
-        "**工具:** {tools} 个({mcp})\n**技能:** {skills} 个可用\n**渠道:** {channels}\n**启动时间:** {since}",
+        "- **Model:** {model}\n- **Conversation:** {messages} messages, {waiting} waiting, {state}\n"
+        "- **Tools:** {tools} ({mcp})\n- **Skills:** {skills} available\n- **Channels:** {channels}\n"
+        "- **Up since:** {since}",
+        "- **模型:** {model}\n- **对话:** {messages} 条消息,{waiting} 条排队,{state}\n"
+        "- **工具:** {tools} 个({mcp})\n- **技能:** {skills} 个可用\n- **渠道:** {channels}\n"
+        "- **启动时间:** {since}",
     ),
     "status.busy": ("working", "正在处理"),
     "status.idle": ("idle", "空闲"),

@@ -278,7 +278,9 @@ def _ls(settings: ToolSettings, params: dict[str, Any], context: ToolContext) ->
             (folders if is_folder else files).append(line)
     listed = [*sorted(folders), *sorted(files)]
     if not listed:
-        return ToolResult(f"[{place.shown} is an empty folder.]")
+        return ToolResult(
+            f"[The folder {place.shown} is empty.]" if place.shown != "." else "[This folder is empty.]"
+        )
     shown = listed[:_MAX_LISTED]
     text = "\n".join(shown)
     if len(listed) > len(shown) or scanned > _MAX_SCANNED:
