@@ -141,6 +141,7 @@ class App:
             cwd_default=self.workspace,
             on_secret=self.masker.add,
             start_timeout=config.mcp.start_timeout,
+            sampling=config.mcp.sampling.enabled,
         )
         self.tools = ToolManager(config.tools, mcp=self.mcp, masker=self.masker)
         self.skills = SkillManager(builtin_skills(), self.workspace / "skills", environ=config.environ_now)
