@@ -21,12 +21,14 @@ from agent.skills.manager import SkillManager
 from agent.tools.manager import ToolManager
 from agent.tools.masking import Masker
 from agent.tools.mcp.hub import McpHub
+from bridge import mcp_admin
 from bridge.access import Access
 from bridge.commands import Board, Commands
 from bridge.config import Config
 from bridge.delivery import Delivery
 from bridge.http import Guard, Server, load_key
 from bridge.maintenance import Chore, Maintenance
+from bridge.mcp_login import McpLogin
 from bridge.paths import builtin_skills
 from bridge.questions import Questions
 from bridge.router import Router
@@ -134,6 +136,9 @@ class App:
 
     def _build_agents_side(self) -> None:
         config = self.config
+        self.login = McpLogin(
+            self.store, lambda: self.url if self.server is not None else "", on_secret=self.masker.add
+        )
         self.mcp = McpHub(
             self.workspace / config.mcp.file,
             environ=self.environ,
@@ -142,6 +147,7 @@ class App:
             on_secret=self.masker.add,
             start_timeout=config.mcp.start_timeout,
             sampling=config.mcp.sampling.enabled,
+            logins=self.login.logins,
         )
         self.tools = ToolManager(config.tools, mcp=self.mcp, masker=self.masker)
         self.skills = SkillManager(builtin_skills(), self.workspace / "skills", environ=config.environ_now)
@@ -221,7 +227,14 @@ class App:
         if self.key:
             self.masker.add(self.key)
         guard = Guard(server.host, self.key, server.allowed_hosts)
-        self.server = Server(server.host, server.port, guard, self.channels)
+        self.server = Server(
+            server.host,
+            server.port,
+            guard,
+            self.channels,
+            guarded=mcp_admin.routes(self),
+            public=self.login.routes(),
+        )
         await self.server.start()
 
     async def _start_channel(self, name: str) -> None:

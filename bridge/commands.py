@@ -11,6 +11,7 @@ from agent.skills.manager import SkillManager
 from agent.tools.base import Caller
 from agent.tools.manager import ToolManager
 from agent.tools.mcp.hub import McpHub
+from agent.tools.mcp.logins import LoginFailed
 from bridge.texts import text
 from channels.base import Channel, Inbound
 
@@ -145,13 +146,20 @@ class Commands:
         return "\n".join([text(f"{kind}.title", language), "", *lines])
 
     async def _mcp_act(self, argument: str, language: str, admin: bool) -> str | None:
-        verb, _, name = argument.partition(" ")
-        if verb.lower() != "restart" or not name.strip():
+        verb, _, rest = argument.partition(" ")
+        name = rest.strip()
+        if verb.lower() not in ("restart", "login") or not name:
             return None
         if not admin:
             return text("mcp.admins", language)
-        known = await self._board.mcp.restart(name.strip())
-        return text("mcp.restarted" if known else "mcp.unknown", language, name=name.strip())
+        if verb.lower() == "restart":
+            known = await self._board.mcp.restart(name)
+            return text("mcp.restarted" if known else "mcp.unknown", language, name=name)
+        try:
+            link = await self._board.mcp.login(name)
+        except LoginFailed as fault:
+            return text("mcp.login.not", language, name=name, reason=fault)
+        return text("mcp.login.link", language, name=name, link=link)
 
     async def _mcp(self, argument: str, language: str, admin: bool) -> str:
         if (done := await self._mcp_act(argument, language, admin)) is not None:

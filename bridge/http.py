@@ -11,7 +11,7 @@ import hmac
 import ipaddress
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -132,13 +132,28 @@ def load_key(workspace: Path, host: str, configured: str | None) -> tuple[str | 
 
 
 class Server:
-    """The aiohttp server with the channels' routes and the health pages."""
+    """The aiohttp server with the channels' routes and the health pages.
 
-    def __init__(self, host: str, port: int, guard: Guard, channels: Mapping[str, Channel]) -> None:
+    `guarded` routes are for the person on this machine, like the local channels'; `public` ones prove by
+    themselves who may use them.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        guard: Guard,
+        channels: Mapping[str, Channel],
+        *,
+        guarded: Sequence[web.RouteDef] = (),
+        public: Sequence[web.RouteDef] = (),
+    ) -> None:
         self.host = host
         self.port = port
         self._guard = guard
         self._channels = channels
+        self._guarded_routes = guarded
+        self._public_routes = public
         self._ready = False
         self._runner: web.AppRunner | None = None
 
@@ -147,10 +162,10 @@ class Server:
         app = web.Application(client_max_size=_MAX_BODY)
         app.router.add_get("/healthz", self._healthz)
         app.router.add_get("/readyz", self._readyz)
+        self._add(app, self._guarded_routes, local=True)
+        self._add(app, self._public_routes, local=False)
         for channel in self._channels.values():
-            for route in channel.routes():
-                handler = self._guarded(route.handler) if channel.local else route.handler
-                web.RouteDef(route.method, route.path, handler, route.kwargs).register(app.router)
+            self._add(app, channel.routes(), local=channel.local)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=2.0, handle_signals=False)
         await self._runner.setup()
         site = web.TCPSite(self._runner, self.host, self.port, reuse_address=True)
@@ -164,6 +179,11 @@ class Server:
             ) from error
         sockets = site._server.sockets if site._server is not None else ()  # type: ignore[attr-defined]
         self.port = sockets[0].getsockname()[1] if sockets else self.port
+
+    def _add(self, app: web.Application, routes: Sequence[web.RouteDef], *, local: bool) -> None:
+        for route in routes:
+            handler = self._guarded(route.handler) if local else route.handler
+            web.RouteDef(route.method, route.path, handler, route.kwargs).register(app.router)
 
     def ready(self, value: bool) -> None:
         self._ready = value

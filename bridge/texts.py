@@ -175,6 +175,23 @@ _TEXTS: dict[str, tuple[str, str]] = {
     "prompt.arguments": ("It needs a few words from you.", "需要你补充一些内容。"),
     "mcp.restarted": ("{name} is being restarted.", "正在重启 {name}。"),
     "mcp.unknown": ("There is no tool server “{name}”.", "没有名为“{name}”的 MCP 服务器。"),
+    "mcp.login.done": (
+        "You are logged in. This page can be closed; the server is connected in a moment.",
+        "登录成功。可以关闭此页面,服务器马上就会连接。",
+    ),
+    "mcp.login.failed": (
+        "The login did not work, and nothing was stored. The reason is in the log of the bot. Ask for a new link with /mcp login and try again.",
+        "登录没有成功,未保存任何内容。原因见机器人的日志。请用 /mcp login 重新获取链接再试。",
+    ),
+    "mcp.login.unknown": (
+        "No login waits for this. The link was used already, or its 10 minutes are over. Ask for a new one with /mcp login.",
+        "没有等待中的登录:链接已使用过,或已超过 10 分钟。请用 /mcp login 获取新链接。",
+    ),
+    "mcp.login.link": (
+        "Open this address in a browser and log in to {name}; it is valid for 10 minutes:\n\n{link}",
+        "请在浏览器中打开以下地址登录 {name},10 分钟内有效:\n\n{link}",
+    ),
+    "mcp.login.not": ("{name}: {reason}", "{name}:{reason}"),
     "mcp.admins": ("Only an admin may do that.", "只有管理员可以这样做。"),
     # -- attachments
     "attachment.too_large": (
