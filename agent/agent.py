@@ -35,10 +35,13 @@ from agent.history import (
     window,
 )
 from agent.models.base import Completed, ContextTooLong, Model, ModelError, Request, Text, ToolSpec
-from agent.prompt import LAST_STEP, SystemPrompt
+from agent.prompt import LAST_STEP, READ, SystemPrompt
+from agent.skills.counts import SkillCounts
 from agent.skills.formatter import teaching
+from agent.skills.limits import consent, skill_of
 from agent.skills.manager import SkillManager
 from agent.tools.base import Caller, Tool, ToolContext, ToolResult
+from agent.tools.builtin.skills import NAME as FIND_SKILLS
 from agent.tools.catalog import Catalog
 from agent.tools.manager import ToolManager, UnknownTool
 
@@ -101,6 +104,7 @@ class Agent:
         tools: ToolManager,
         skills: SkillManager,
         prompt: SystemPrompt,
+        counts: SkillCounts,
         history: HistoryStore,
         settings: AgentSettings,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
@@ -114,6 +118,7 @@ class Agent:
         self._history = history
         self._settings = settings
         self._prompt = prompt
+        self._counts = counts
         self._sleep = sleep
         self._jitter = jitter
         self._entries: list[Entry] | None = None
@@ -130,6 +135,8 @@ class Agent:
         if not own:
             seed = turn.seed if not entries else ()
             await self._add(*seed, User(run=turn.run, text=turn.text, images=turn.images))
+            tools = self._tools.offered(self._tools.catalog, turn.caller)
+            self._counts.offered(self._prompt.made({tool.name for tool in tools}).offered)
         elif isinstance(own[-1], Ended):
             return self._outcome(turn.run, own[-1].failure)
         elif said := reply_text(own):
@@ -158,7 +165,8 @@ class Agent:
                 if cut_off >= 3:
                     raise _Failed("cut_off", "three answers in a row ended inside a tool call's arguments")
                 self._guard_loop(answers[-1], own, seen)
-            catalog = self._tools.catalog
+            used = [call.name for answer in answers for call in answer.calls]
+            catalog = self._tools.catalog.keeping(catalog, used)
             last = len(answers) >= self._settings.max_steps
             answer = await self._ask(turn, catalog, emit, last=last)
             if last and answer.calls:
@@ -188,11 +196,14 @@ class Agent:
         entries = await self._load()
         said = len(reply_text(of_run(entries, turn.run)))
         offered = self._tools.offered(catalog, turn.caller)
+        prompt = self._prompt.made({tool.name for tool in offered})
+        if not prompt.left_out:
+            offered = tuple(tool for tool in offered if tool.name != FIND_SKILLS)
         view, level = window(entries, turn.run, self._settings.history_entries), 0
         waited, attempt, empty = 0.0, 0, 0
         while True:
             try:
-                answer = await self._stream(self._request(view, offered, last), emit, said)
+                answer = await self._stream(self._request(view, prompt.text, offered, last), emit, said)
             except ContextTooLong as fault:
                 smaller = _smaller(view, turn.run, level)
                 if smaller is None:
@@ -217,9 +228,7 @@ class Agent:
     def _backoff(self, attempt: int) -> float:
         return float(min(2.0 ** (attempt - 1), 20.0) * (0.5 + self._jitter()))
 
-    def _request(self, view: list[Entry], offered: Sequence[Tool], last: bool) -> Request:
-        read = next((tool.name for tool in offered if tool.name == "read"), "")
-        system = self._prompt.text(read)
+    def _request(self, view: list[Entry], system: str, offered: Sequence[Tool], last: bool) -> Request:
         return Request(
             system=f"{system}\n\n{LAST_STEP}" if last else system,
             entries=view,
@@ -302,9 +311,11 @@ class Agent:
         elif begun:
             result = ToolResult(_UNKNOWN_OUTCOME, is_error=True)
         else:
-            if not reads and catalog.get(call.name) is not None:
+            context = self._context(turn, call, emit)
+            refused = await self._limited(turn, call, catalog, context)
+            if refused is None and not reads and catalog.get(call.name) is not None:
                 await self._add(ToolBegun(turn.run, call.id))
-            result = await self._execute(turn, call, catalog, emit)
+            result = refused or await self._execute(turn, call, catalog, context)
         await self._add(
             ToolOutput(
                 turn.run, call.id, call.name, result.text, result.is_error, result.files, result.images
@@ -313,33 +324,55 @@ class Agent:
         seconds = time.monotonic() - started
         emit(ToolFinished(call.id, call.name, not result.is_error, _preview(result.text), seconds))
 
-    async def _execute(self, turn: Turn, call: ToolCall, catalog: Catalog, emit: Emit) -> ToolResult:
-        if not self._has_folder:
-            await asyncio.to_thread(self.folder.mkdir, parents=True, exist_ok=True)
-            self._has_folder = True
-        skills = self._skills.current
-        context = ToolContext(
+    def _context(self, turn: Turn, call: ToolCall, emit: Emit) -> ToolContext:
+        return ToolContext(
             session=self.session,
             run=turn.run,
             folder=self.folder,
             caller=turn.caller,
-            skill_folder=skills.folder,
+            skill_folder=self._skills.current.folder,
             call=call.id,
             desk=CallDesk(call.id, call.name, emit, turn.ask, self._model, self._budget(turn.run)),
         )
+
+    async def _limited(
+        self, turn: Turn, call: ToolCall, catalog: Catalog, context: ToolContext
+    ) -> ToolResult | None:
+        """What a skill in use says of a call that it does not allow without asking; None: go on."""
+        if catalog.get(call.name) is None:
+            return None
+        own = of_run(await self._load(), turn.run)
+        return await consent(own, self._skills.current, call.name, call.arguments, context.desk, READ)
+
+    async def _execute(
+        self, turn: Turn, call: ToolCall, catalog: Catalog, context: ToolContext
+    ) -> ToolResult:
+        if not self._has_folder:
+            await asyncio.to_thread(self.folder.mkdir, parents=True, exist_ok=True)
+            self._has_folder = True
         try:
-            return await self._tools.call(catalog, call.name, call.id, call.arguments, context)
+            result = await self._tools.call(catalog, call.name, call.id, call.arguments, context)
         except UnknownTool as unknown:
-            offered = [tool.name for tool in self._tools.offered(catalog, turn.caller)]
-            skill = skills.teachable(call.name)
-            if skill is not None:
-                again = any(isinstance(e, ToolOutput) and e.name == call.name for e in await self._load())
-                text = await asyncio.to_thread(teaching, skill, call.name, offered, again=again)
-                return ToolResult(text, is_error=True)
-            near = f" Did you mean {', '.join(unknown.close_matches)}?" if unknown.close_matches else ""
-            return ToolResult(
-                f"There is no tool named {call.name}.{near} Available: {', '.join(offered)}.", is_error=True
-            )
+            return await self._unknown(turn, call, catalog, unknown)
+        if call.name == READ and not result.is_error and (skill := skill_of(call.arguments)):
+            self._counts.read(skill)
+        return result
+
+    async def _unknown(
+        self, turn: Turn, call: ToolCall, catalog: Catalog, unknown: UnknownTool
+    ) -> ToolResult:
+        """A name that is no tool: a skill's is taught, any other explained."""
+        offered = [tool.name for tool in self._tools.offered(catalog, turn.caller)]
+        skill = self._skills.current.teachable(call.name)
+        if skill is not None:
+            again = any(isinstance(e, ToolOutput) and e.name == call.name for e in await self._load())
+            text = await asyncio.to_thread(teaching, skill, call.name, offered, again=again)
+            self._counts.used(skill.name)
+            return ToolResult(text, is_error=True)
+        near = f" Did you mean {', '.join(unknown.close_matches)}?" if unknown.close_matches else ""
+        return ToolResult(
+            f"There is no tool named {call.name}.{near} Available: {', '.join(offered)}.", is_error=True
+        )
 
     def _budget(self, run: str) -> SampleBudget:
         """What is left of the run's budget; a restart begins it anew."""
@@ -364,7 +397,8 @@ class Agent:
         return self._outcome(run, failure)
 
     async def clear(self) -> None:
-        """Forget the session's history (`/new`)."""
+        """Forget the session's history (`/new`); its background tasks end."""
+        await self._tools.end_session(self.session)
         await self._history.clear(self.session)
         self._entries = []
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
 
-from agent.skills.formatter import skills_section
+from agent.skills.formatter import Section, section
 from agent.skills.manager import SkillManager
 from agent.skills.skill import SkillSet
+from agent.tools.builtin.skills import NAME as FIND_SKILLS
+
+READ = "read"
 
 _BASE = """\
 You are a helpful assistant whom people reach through a chat. Answer in the language of the person who writes, \
@@ -26,6 +30,15 @@ You have used all the steps of this turn. Do not call a tool now: answer with wh
 left undone."""
 
 
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """`offered` are the skills that it lists, `left_out` is how many usable ones found no room."""
+
+    text: str
+    offered: tuple[str, ...] = ()
+    left_out: int = 0
+
+
 class SystemPrompt:
     """Builds the prompt for all agents of a process; what it is made of seldom changes, so it is kept.
 
@@ -39,20 +52,24 @@ class SystemPrompt:
         self._skills = skills
         self._instructions = instructions.strip()
         self._now = now
-        self._made: tuple[SkillSet, str, int, str] | None = None
+        self._made: tuple[tuple[SkillSet, str, str, int], Prompt] | None = None
 
-    def text(self, read_tool: str) -> str:
-        """The prompt of this moment. Without a tool that reads (`read_tool` empty) no skill is offered."""
+    def made(self, tools: Collection[str]) -> Prompt:
+        """The prompt of this moment for a model that has these tools; without one that reads, no skill is
+        offered."""
         skills, day = self._skills.current, int(self._now() // 86_400)
+        read = READ if READ in tools else ""
+        find = FIND_SKILLS if FIND_SKILLS in tools else ""
         made = self._made
-        if made is not None and made[0] is skills and made[1:3] == (read_tool, day):
-            return made[3]
+        if made is not None and made[0][0] is skills and made[0][1:] == (read, find, day):
+            return made[1]
         parts = [_BASE]
         if self._instructions:
             parts.append(self._instructions)
-        if read_tool and (section := skills_section(skills, read_tool)):
-            parts.append(section.strip())
+        offer = section(skills, read, find) if read else Section("")
+        if offer.text.strip():
+            parts.append(offer.text.strip())
         parts.append(f"Today is {time.strftime('%Y-%m-%d', time.gmtime(day * 86_400))} (UTC).")
-        text = "\n\n".join(parts)
-        self._made = (skills, read_tool, day, text)
-        return text
+        prompt = Prompt("\n\n".join(parts), offer.offered, offer.left_out)
+        self._made = ((skills, read, find, day), prompt)
+        return prompt

@@ -17,7 +17,9 @@ from agent.history import Assistant, User
 from agent.models.base import Model, ModelError
 from agent.models.resolve import ModelSetupError, resolve
 from agent.prompt import SystemPrompt
+from agent.skills.counts import SkillCounts
 from agent.skills.manager import SkillManager
+from agent.tools.builtin.skills import find_skills_tool
 from agent.tools.manager import ToolManager
 from agent.tools.masking import Masker
 from agent.tools.mcp.hub import McpHub
@@ -27,13 +29,17 @@ from bridge.commands import Board, Commands
 from bridge.config import Config
 from bridge.delivery import Delivery
 from bridge.http import Guard, Server, load_key
+from bridge.keys import COUNTS_KEY, COUNTS_SCOPE
 from bridge.maintenance import Chore, Maintenance
 from bridge.mcp_login import McpLogin
 from bridge.paths import builtin_skills
 from bridge.questions import Questions
 from bridge.router import Router
 from bridge.sessions import SessionLimits, Sessions
+from bridge.skill_versions import SkillVersions
 from bridge.store import open_store
+from bridge.store.base import StoreError
+from bridge.switches import StoredSwitches
 from bridge.texts import text
 from channels.base import Channel, ChannelError, Env, Inbound
 from channels.registry import load
@@ -99,6 +105,7 @@ class App:
         self._build_agents_side()
         self._build_channels()
         self._build_bridge_side()
+        self.counts.load(await self.store.channel_state(COUNTS_SCOPE).get(COUNTS_KEY))
         await asyncio.gather(self._resolve_model(), self._refresh_skills(), self.tools.start())
         if self.serve:
             await self._serve()
@@ -149,8 +156,17 @@ class App:
             sampling=config.mcp.sampling.enabled,
             logins=self.login.logins,
         )
-        self.tools = ToolManager(config.tools, mcp=self.mcp, masker=self.masker)
         self.skills = SkillManager(builtin_skills(), self.workspace / "skills", environ=config.environ_now)
+        self.tools = ToolManager(
+            config.tools,
+            mcp=self.mcp,
+            masker=self.masker,
+            switches=StoredSwitches(self.store),
+            more=[find_skills_tool(lambda: self.skills.current)],
+        )
+        self.counts = SkillCounts()
+        self._counted: object = None
+        self.versions = SkillVersions(self.workspace / "skills", self.clock)
         self.prompt = SystemPrompt(self.skills, config.sessions.instructions, self.clock)
 
     def _build_channels(self) -> None:
@@ -169,6 +185,8 @@ class App:
             [
                 Chore("mcp", self.tools.refresh),
                 Chore("skills", self._refresh_skills),
+                Chore("skill versions", self._record_skills, every=10.0),
+                Chore("skill counts", self._keep_counts, every=60.0),
                 Chore("store", self._forget, every=3600.0),
             ],
             linger=lambda: self.mcp.settle(self.config.mcp.start_timeout),
@@ -183,12 +201,15 @@ class App:
             self.maintenance.trigger,
             self.mcp,
             Questions(self.channels, lambda: secrets.token_hex(8)),
+            self.skills,
+            self.counts,
             SessionLimits(idle=sessions.idle_seconds),
         )
         board = Board(
             model=lambda: self.model.name if self.model else "?",
             tools=self.tools,
             skills=self.skills,
+            counts=self.counts,
             channels=self.channels,
             mcp_file=str(self.config.mcp.file),
             mcp=self.mcp,
@@ -268,6 +289,7 @@ class App:
             skills=self.skills,
             history=self.store.history,
             prompt=self.prompt,
+            counts=self.counts,
             settings=AgentSettings(
                 max_steps=sessions.max_steps,
                 history_entries=sessions.history_messages,
@@ -281,6 +303,16 @@ class App:
     async def _refresh_skills(self) -> None:
         if self.config.skills.enabled:
             await self.skills.refresh()
+
+    async def _record_skills(self) -> None:
+        if self.config.skills.enabled:
+            await asyncio.to_thread(self.versions.record, self.skills.current.available)
+
+    async def _keep_counts(self) -> None:
+        counts = self.counts.saved()
+        if counts != self._counted:
+            await self.store.channel_state(COUNTS_SCOPE).put(COUNTS_KEY, counts)
+            self._counted = counts
 
     async def _forget(self) -> None:
         now = self.clock()
@@ -312,6 +344,10 @@ class App:
             await self.maintenance.stop()
             await self.sessions.stop(grace)
             await self.delivery.stop(min(grace, 5.0))
+            try:
+                await self._keep_counts()
+            except StoreError as error:
+                log.warning("the counts of skills were not kept: %s", error)
             await self._each("stop")
         if self.server is not None:
             await self.server.stop()

@@ -1,4 +1,4 @@
-"""The command line: `causeway run`, `chat`, `config check`, `mcp list`, `skills list`."""
+"""The command line: `causeway run`, `chat`, `config check`, `mcp …`, `skills …`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bridge import cli_skills
+from bridge.cli_mcp import add_parsers as add_mcp_parsers
 from bridge.config import Config, ConfigError, load_config
 
 if TYPE_CHECKING:
@@ -40,14 +42,8 @@ def parser() -> argparse.ArgumentParser:
         dest="what", required=True, metavar="WHAT"
     )
     config.add_parser("check", parents=[common], help="say whether the configuration is right")
-    mcp = commands.add_parser("mcp", help="tool servers").add_subparsers(
-        dest="what", required=True, metavar="WHAT"
-    )
-    mcp.add_parser("list", parents=[common], help="start each server of mcp.json once and show its tools")
-    skills = commands.add_parser("skills", help="skills").add_subparsers(
-        dest="what", required=True, metavar="WHAT"
-    )
-    skills.add_parser("list", parents=[common], help="show the skills and what is wrong with them")
+    add_mcp_parsers(commands, common)
+    cli_skills.add_parser(commands, common)
     return top
 
 
@@ -66,13 +62,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         "run": _run,
         "chat": _chat,
         "config": _config_check,
-        "mcp": _mcp_list,
-        "skills": _skills_list,
+        "mcp": _mcp,
+        "skills": _skills,
     }
     try:
-        return asyncio.run(actions[options.command](config, options))
+        code = asyncio.run(actions[options.command](config, options))
+        sys.stdout.flush()
     except KeyboardInterrupt:
         return 130
+    except asyncio.CancelledError:  # SIGTERM in the middle of a command that leaves in order
+        return 143
+    except BrokenPipeError:  # whoever reads has seen enough, as in `| head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    return code
 
 
 def _set_up_logs(config: Config, level: str | None = None) -> Any:
@@ -166,54 +169,15 @@ async def _config_check(config: Config, options: argparse.Namespace) -> int:
     return 0
 
 
-async def _mcp_list(config: Config, options: argparse.Namespace) -> int:
-    from agent.tools.mcp.hub import McpHub
+async def _mcp(config: Config, options: argparse.Namespace) -> int:
+    from bridge.cli_mcp import run
 
-    masker = _set_up_logs(config, "error")
-    path = config.workspace / config.mcp.file
-    hub = McpHub(
-        path,
-        environ=config.environ,
-        log_dir=config.workspace / "logs",
-        cwd_default=config.workspace,
-        on_secret=masker.add,
-        start_timeout=config.mcp.start_timeout,
-    )
-    await hub.start(lambda: None)
-    try:
-        await hub.settle(config.mcp.start_timeout + 5)
-        if not hub.status and not hub.problems:
-            print(f"No servers. Add them in {path}, for example:")
-            print('  {"mcpServers": {"time": {"command": "uvx", "args": ["mcp-server-time"]}}}')
-        for server in hub.status:
-            reason = f": {server.reason}" if server.reason else ""
-            print(f"{server.name}  {server.state}, {server.tools} tools, {server.start_ms} ms{reason}")
-            for tool in hub.tools:
-                if tool.source == server.name:
-                    print(f"    {tool.name}")
-        for problem in hub.problems:
-            print(f"problem: {problem}")
-        return 1 if hub.problems or any(s.state == "failed" for s in hub.status) else 0
-    finally:
-        await hub.stop()
+    return await run(config, options, _set_up_logs(config, "error"))
 
 
-async def _skills_list(config: Config, options: argparse.Namespace) -> int:
-    from agent.skills.manager import SkillManager
-    from bridge.paths import builtin_skills
-
-    manager = SkillManager(builtin_skills(), config.workspace / "skills", environ=lambda: config.environ)
-    await manager.refresh()
-    skills = manager.current
-    for skill in skills.available:
-        print(f"{skill.name}  ({skill.source})  {skill.description[:100]}")
-    for skill, missing in skills.unavailable:
-        print(f"{skill.name}  ({skill.source})  not usable: {missing}")
-    for skill in skills.disabled:
-        print(f"{skill.name}  ({skill.source})  switched off")
-    for diagnostic in skills.diagnostics:
-        print(f"problem: {diagnostic}")
-    return 0
+async def _skills(config: Config, options: argparse.Namespace) -> int:
+    _set_up_logs(config, "error")
+    return await cli_skills.run(config, options)
 
 
 if __name__ == "__main__":

@@ -7,9 +7,10 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from agent.skills.counts import SkillCounts
 from agent.skills.manager import SkillManager
 from agent.tools.base import Caller
-from agent.tools.manager import ToolManager
+from agent.tools.manager import ToolManager, UnknownTool
 from agent.tools.mcp.hub import McpHub
 from agent.tools.mcp.logins import LoginFailed
 from bridge.texts import text
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from bridge.sessions import Sessions
 
 #: In the order in which /help lists them.
-NAMES = ("help", "new", "stop", "status", "tools", "mcp", "resource", "prompt", "skills", "whoami")
+NAMES = ("help", "new", "stop", "status", "tools", "mcp", "resource", "prompt", "skills", "skill", "whoami")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +32,12 @@ class Command:
     @property
     def acts(self) -> bool:
         """Whether running it changes something."""
-        return self.name == "stop" or (self.name == "mcp" and bool(self.argument))
+        return self.name == "stop" or (self.name in ("mcp", "tools") and bool(self.argument))
 
     @property
     def queued(self) -> bool:
         """Whether it keeps its place among the messages: it takes effect between turns, not inside one."""
-        return self.name == "new" or (self.name in ("resource", "prompt") and bool(self.argument))
+        return self.name == "new" or (self.name in ("resource", "prompt", "skill") and bool(self.argument))
 
 
 def parse(message: str) -> Command | None:
@@ -56,6 +57,7 @@ class Board:
     model: Callable[[], str]
     tools: ToolManager
     skills: SkillManager
+    counts: SkillCounts
     channels: Mapping[str, Channel]
     mcp_file: str
     mcp: McpHub
@@ -83,7 +85,7 @@ class Commands:
             case "status":
                 return await self._status(session, language)
             case "tools":
-                return self._tools(inbound, language, admin)
+                return await self._tools(command.argument, inbound, language, admin)
             case "mcp":
                 return await self._mcp(command.argument, language, admin)
             case "resource":
@@ -92,6 +94,8 @@ class Commands:
                 return self._offers("prompt", self._board.mcp.prompts(), language)
             case "skills":
                 return self._skills(language, admin)
+            case "skill":
+                return text("skill.usage", language)
             case "whoami":
                 return self._whoami(inbound, language, admin)
             case _:
@@ -132,11 +136,45 @@ class Commands:
             since=time.strftime("%Y-%m-%d %H:%M", time.localtime(board.since)),
         )
 
-    def _tools(self, inbound: Inbound, language: str, admin: bool) -> str:
+    async def _switch(self, argument: str, language: str, admin: bool) -> str | None:
+        """`/tools off NAME`, `/tools on NAME`."""
+        verb, _, rest = argument.partition(" ")
+        name = rest.strip().strip("`")
+        if verb.lower() not in ("on", "off") or not name:
+            return None
+        if not admin:
+            return text("mcp.admins", language)
+        try:
+            await self._board.tools.switch(name, verb.lower() == "on")
+        except UnknownTool as unknown:
+            near = ", ".join(f"`{one}`" for one in unknown.close_matches) or "/tools"
+            return text("tools.unknown", language, name=name, near=near)
+        except ValueError as error:
+            return text("mcp.login.not", language, name=name, reason=error)
+        return text(f"tools.{verb.lower()}", language, name=name)
+
+    async def _tools(self, argument: str, inbound: Inbound, language: str, admin: bool) -> str:
+        if (done := await self._switch(argument, language, admin)) is not None:
+            return done
         sender, address = inbound.sender, inbound.address
         caller = Caller(sender.id, sender.name, admin, address.channel, address.kind, sender.language)
         tools = self._board.tools.offered(self._board.tools.catalog, caller)
-        lines = [f"- `{tool.name}`: {_sentence(tool.description)}" for tool in tools]
+        stats = self._board.tools.stats
+        lines = []
+        for tool in tools:
+            line = f"- `{tool.name}`: {_sentence(tool.description)}"
+            if (used := stats.get(tool.name)) is not None and used.calls:
+                line += " " + text(
+                    "tools.used",
+                    language,
+                    calls=used.calls,
+                    failures=used.failures,
+                    ms=round(used.milliseconds / used.calls),
+                )
+            lines.append(line)
+        off = sorted(self._board.tools.switched_off)
+        if off and admin:
+            lines += ["", text("tools.off_now", language, names=", ".join(f"`{name}`" for name in off))]
         return "\n".join([text("tools.title", language), "", *lines])
 
     def _offers(self, kind: str, offers: Sequence[ResourceInfo] | Sequence[PromptInfo], language: str) -> str:
@@ -188,7 +226,12 @@ class Commands:
         lines: list[str] = []
         if skills.available:
             lines += [text("skills.title", language), ""]
-            lines += [f"- **{skill.name}**: {_sentence(skill.description)}" for skill in skills.available]
+            for skill in skills.available:
+                count = self._board.counts.of(skill.name)
+                told = text(
+                    "skills.counts", language, offered=count.offered, read=count.read, used=count.used
+                )
+                lines.append(f"- **{skill.name}**: {_sentence(skill.description)} ({told})")
         else:
             lines.append(text("skills.none", language))
         if skills.unavailable:

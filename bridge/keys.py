@@ -8,6 +8,8 @@ from urllib.parse import quote
 from channels.base import Address
 
 _LONGEST = 160
+#: Where the counts of skills are kept: `store.channel_state(COUNTS_SCOPE)`, key `COUNTS_KEY`.
+COUNTS_SCOPE, COUNTS_KEY = "~skills", "counts"
 
 
 def session_key(address: Address) -> str:

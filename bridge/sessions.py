@@ -15,6 +15,9 @@ from pathlib import Path
 from agent.agent import Agent, Turn
 from agent.desk import Ask
 from agent.events import Outcome
+from agent.skills.counts import SkillCounts
+from agent.skills.invocation import Refused, invocation
+from agent.skills.manager import SkillManager
 from agent.tools.base import Answer, Caller, Question
 from bridge.access import Access
 from bridge.commands import parse
@@ -54,6 +57,8 @@ class Sessions:
         delivered: Callable[[], None],
         offers: Source,
         questions: Questions,
+        skills: SkillManager,
+        counts: SkillCounts,
         limits: SessionLimits,
     ) -> None:
         self.store = store
@@ -65,6 +70,8 @@ class Sessions:
         self.delivered = delivered
         self.offers = offers
         self.questions = questions
+        self.skills = skills
+        self.counts = counts
         self.limits = limits
         self.slots = asyncio.Semaphore(limits.running)
         self.stopping = False
@@ -265,9 +272,25 @@ class Runner:
             return attached.notice, ""
         if await self.agent.began(run):
             return "", ""
+        if command.name == "skill":
+            return await self._skill(command.argument, language)
         ask = self._ask(ref, inbound)
         prepared = await prepare(self.sessions.offers, command.argument, ask, language)
         return prepared.notice, prepared.words
+
+    async def _skill(self, argument: str, language: str) -> tuple[str, str]:
+        """`/skill NAME words`: the person calls a skill by its name."""
+        name, _, words = argument.partition(" ")
+        skills = self.sessions.skills.current
+        found = skills.get(name)
+        hidden = found is not None and not found.model_invocable
+        body = await asyncio.to_thread(found.read_body) if found is not None and hidden else None
+        invoked = invocation(skills, name, words, body)
+        if isinstance(invoked, Refused):
+            near = "_near" if invoked.key == "skill.unknown" and invoked.detail else ""
+            return text(f"{invoked.key}{near}", language, name=invoked.name, detail=invoked.detail), ""
+        self.sessions.counts.used(invoked.skill.name)
+        return "", invoked.text
 
     def _ask(self, ref: ReplyRef, inbound: Inbound) -> Ask:
         async def ask(question: Question) -> Answer:

@@ -52,6 +52,17 @@ _TEXTS: dict[str, tuple[str, str]] = {
     "mcp.nothing": ("no servers", "无服务器"),
     "mcp.problems": ("Problems:", "问题:"),
     "tools.title": ("I can use these tools:", "我可以使用这些工具:"),
+    "tools.used": (
+        "({calls} calls, {failures} failed, {ms} ms)",
+        "(调用 {calls} 次,失败 {failures} 次,{ms} 毫秒)",
+    ),
+    "tools.off_now": ("Switched off: {names}", "已关闭:{names}"),
+    "tools.off": ("{name} is switched off for everybody.", "{name} 已对所有人关闭。"),
+    "tools.on": ("{name} is switched on.", "{name} 已打开。"),
+    "tools.unknown": (
+        "There is no tool {name}. Did you mean {near}?",
+        "没有名为 {name} 的工具。是不是 {near}?",
+    ),
     "skills.title": ("I have these skills:", "我有这些技能:"),
     "skills.none": ("No skills are available.", "没有可用的技能。"),
     "skills.unavailable": ("Installed, but something is missing:", "已安装,但缺少依赖:"),
@@ -193,6 +204,39 @@ _TEXTS: dict[str, tuple[str, str]] = {
     ),
     "mcp.login.not": ("{name}: {reason}", "{name}:{reason}"),
     "mcp.admins": ("Only an admin may do that.", "只有管理员可以这样做。"),
+    # -- skills by name
+    "command.skill": (
+        "use a skill by its name: /skill NAME words",
+        "按名称使用技能:/skill 名称 内容",
+    ),
+    "skill.usage": (
+        "Write `/skill NAME` and what you want. `/skills` lists the names.",
+        "请写 `/skill 名称` 和你的要求。`/skills` 可以查看名称。",
+    ),
+    "skill.unknown": (
+        "There is no skill called {name}. `/skills` lists them.",
+        "没有名为 {name} 的技能。用 `/skills` 查看。",
+    ),
+    "skill.unknown_near": (
+        "There is no skill called {name}. Did you mean {detail}?",
+        "没有名为 {name} 的技能。是不是 {detail}?",
+    ),
+    "skill.disabled": (
+        "The skill {name} is switched off. An admin can switch it on with `causeway skills enable {name}`.",
+        "技能 {name} 已关闭。管理员可以用 `causeway skills enable {name}` 打开。",
+    ),
+    "skill.missing": (
+        "The skill {name} cannot be used yet. Missing: {detail}.",
+        "技能 {name} 暂时不能使用,缺少:{detail}。",
+    ),
+    "skill.not_for_people": (
+        "The skill {name} is not meant to be called by name; just say what you need.",
+        "技能 {name} 不能按名称调用,直接说出你的需要即可。",
+    ),
+    "skills.counts": (
+        "offered {offered}, read {read}, used {used}",
+        "展示 {offered} 次,读取 {read} 次,使用 {used} 次",
+    ),
     # -- attachments
     "attachment.too_large": (
         "[The file {name} is larger than {limit} MB and was not fetched.]",

@@ -10,6 +10,7 @@ import logging
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 from agent.skills.skill import Skill, SkillSet
 
@@ -29,10 +30,14 @@ _ESCAPES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;",
 
 def clean(text: str, limit: int) -> str:
     """One line of at most `limit` characters, without control and hidden characters."""
-    kept = "".join(
-        " " if unicodedata.category(c) in ("Cc", "Zl", "Zp") else c
-        for c in text
-        if c in _JOINERS or unicodedata.category(c) not in ("Cf", "Cs", "Co", "Cn")
+    kept = (
+        text
+        if text.isascii() and text.isprintable()
+        else "".join(
+            " " if unicodedata.category(c) in ("Cc", "Zl", "Zp") else c
+            for c in text
+            if c in _JOINERS or unicodedata.category(c) not in ("Cf", "Cs", "Co", "Cn")
+        )
     )
     line = " ".join(kept.split())
     return line if len(line) <= limit else line[: limit - 1].rstrip() + "…"
@@ -43,28 +48,49 @@ def escape(text: str) -> str:
     return text.translate(_ESCAPES)
 
 
+@dataclass(frozen=True, slots=True)
+class Section:
+    """The prompt's section on skills. `offered` are the names of the usable skills that it lists; `left_out`
+    is how many usable ones found no room: with any, `find_skills` should be among the tools."""
+
+    text: str
+    offered: tuple[str, ...] = ()
+    left_out: int = 0
+
+
 def skills_section(skills: SkillSet, read_tool: str, budget_chars: int = DEFAULT_BUDGET_CHARS) -> str:
+    """The text of `section`."""
+    return section(skills, read_tool, budget_chars=budget_chars).text
+
+
+def section(
+    skills: SkillSet, read_tool: str, find_tool: str = "", *, budget_chars: int = DEFAULT_BUDGET_CHARS
+) -> Section:
     """The prompt's section on skills, "" when there is none to show, at most about `budget_chars` long.
 
-    `read_tool` is the real name of the tool that reads files. Descriptions are shortened before a skill is
-    left out; of those left out the number is told. The user's own skills are kept before built-in ones.
+    `read_tool` is the real name of the tool that reads files, `find_tool` of the one that finds skills which
+    are not listed ("": there is none). Descriptions are shortened before a skill is left out; of those left
+    out the number is told. The user's own skills are kept before built-in ones.
     """
     usable = [skill for skill in skills.available if skill.model_invocable]
     lacking = [
         (skill, missing) for skill, missing in skills.unavailable if skill.model_invocable and missing.fixable
     ]
     parts = []
+    offered: tuple[str, ...] = ()
     if usable:
         rules = _rules(read_tool)
-        blocks, left_out = _fit(usable, _available, budget_chars * 4 // 5 - len(rules))
-        parts += [rules, _wrap("available_skills", blocks, left_out)]
+        listed, blocks = _fit(usable, _available, budget_chars * 4 // 5 - len(rules))
+        offered = tuple(skill.name for skill in listed)
+        parts += [rules, _wrap("available_skills", blocks, len(usable) - len(listed), find_tool)]
     if lacking:
         told = {skill.name: str(missing) for skill, missing in lacking}
         write = _unavailable(told)
         room = budget_chars - sum(map(len, parts)) - len(_LACKING)
-        blocks, left_out = _fit([skill for skill, _ in lacking], write, room)
-        parts += [_LACKING, _wrap("unavailable_skills", blocks, left_out)]
-    return "\n\n".join(["## Skills", *parts]) if parts else ""
+        listed, blocks = _fit([skill for skill, _ in lacking], write, room)
+        parts += [_LACKING, _wrap("unavailable_skills", blocks, len(lacking) - len(listed))]
+    text = "\n\n".join(["## Skills", *parts]) if parts else ""
+    return Section(text, offered, len(usable) - len(offered))
 
 
 def _rules(read_tool: str) -> str:
@@ -86,28 +112,30 @@ _LACKING = (
 )
 
 
-def _wrap(tag: str, blocks: Iterable[str], left_out: int) -> str:
+def _wrap(tag: str, blocks: Iterable[str], left_out: int, find_tool: str = "") -> str:
     lines = [f"<{tag}>", *blocks, f"</{tag}>"]
     if left_out:
-        lines.append(
-            f"{left_out} more {'skill is' if left_out == 1 else 'skills are'} not listed for want of room."
-        )
+        what = "1 more skill is" if left_out == 1 else f"{left_out} more skills are"
+        how = f" When none of these fits, look for it with the tool `{clean(find_tool, 64)}`."
+        lines.append(f"{what} not listed for want of room.{how if find_tool else ''}")
     return "\n".join(lines)
 
 
-def _fit(skills: Sequence[Skill], write: Callable[[Skill, int], str], room: int) -> tuple[list[str], int]:
-    """As many blocks as there is room for, in order of names, and how many were left out."""
+def _fit(
+    skills: Sequence[Skill], write: Callable[[Skill, int], str], room: int
+) -> tuple[list[Skill], list[str]]:
+    """As many skills as there is room for, in order of names, with their blocks."""
     blocks = [write(skill, MAX_DESCRIPTION_CHARS) for skill in skills]
     if sum(map(len, blocks)) + len(blocks) > room:
         blocks = [write(skill, SHORT_DESCRIPTION_CHARS) for skill in skills]
     kept = set()
-    room -= 64  # for the line that tells of the rest
+    room -= 160  # for the lines that tell of the rest
     for index in sorted(range(len(skills)), key=lambda i: (skills[i].source != "custom", i)):
         room -= len(blocks[index]) + 1
         if room < 0:
             break
         kept.add(index)
-    return [block for index, block in enumerate(blocks) if index in kept], len(skills) - len(kept)
+    return [skills[index] for index in sorted(kept)], [blocks[index] for index in sorted(kept)]
 
 
 def _block(fields: Iterable[tuple[str, str]]) -> str:

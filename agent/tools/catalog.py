@@ -25,6 +25,14 @@ class Catalog:
     def get(self, name: str) -> Tool | None:
         return self._by_name.get(name)
 
+    def keeping(self, older: Catalog, used: Iterable[str]) -> Catalog:
+        """This catalog with those of `older`'s tools at the end that `used` names and this one lacks: what a
+        run has used stays offered to its end. The same object when nothing is lacking."""
+        if older is self:
+            return self
+        kept = [tool for name in used if name not in self._by_name and (tool := older.get(name)) is not None]
+        return Catalog((*self, *kept)) if kept else self
+
     def __iter__(self) -> Iterator[Tool]:
         return iter(self._by_name.values())
 

@@ -14,28 +14,33 @@ import logging
 import os
 import re
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from agent.tools.arguments import ArgumentChecker
 from agent.tools.base import Caller, Tool, ToolContext, ToolFailure, ToolResult
 from agent.tools.builtin import builtin_tools
+from agent.tools.builtin.tasks import task_tool
 from agent.tools.catalog import Catalog
 from agent.tools.policy import allowed, denial
 from agent.tools.results import Masker, finish
 from agent.tools.settings import ToolSettings
+from agent.tools.stats import ToolStats, ToolUsage, Usage
+from agent.tools.tasks import Tasks, Work
 from agent.tools.workers import Workers
 
-__all__ = ["McpSource", "ToolManager", "ToolSettings", "ToolStats", "UnknownTool"]
+__all__ = ["McpSource", "Switches", "ToolManager", "ToolSettings", "ToolStats", "ToolUsage", "UnknownTool"]
 
 log = logging.getLogger("causeway.tools")
 
-#: Seconds that an MCP tool, which watches its deadline itself, gets on top of it to say so in its words.
+#: Seconds that an MCP tool, which watches its deadlines itself, gets on top of them to say so in its words.
 _OWN_DEADLINE_MARGIN = 5.0
-_MAX_STATS = 2000
+#: Characters that a task's result is shorter than others, so that it is not cut again when it is fetched.
+_TASK_MARGIN = 300
+#: Names that can be switched off at once.
+_MOST_OFF = 1000
 # An absolute path of the host; not a URL's, nor a part of a relative one.
 _HOST_PATH = re.compile(r"(?<![\w/:.\\-])(?:/(?!skills/)(?:[\w.@+~-]+/)+[\w.@+~-]*|[A-Za-z]:\\[^\s'\"<>|]+)")
 
@@ -65,16 +70,16 @@ class McpSource(Protocol):
     async def stop(self) -> None: ...
 
 
-@dataclass(slots=True)
-class ToolStats:
-    """What a tool has done since the start. `milliseconds` and `bytes` are sums over all calls; `bytes` are
-    of results as models got them (UTF-8)."""
+class Switches(Protocol):
+    """Where it is kept which tools are switched off."""
 
-    calls: int = 0
-    failures: int = 0
-    timeouts: int = 0
-    milliseconds: float = 0.0
-    bytes: int = 0
+    async def load(self) -> Iterable[str]:
+        """The names of the tools that are off."""
+        ...
+
+    async def save(self, off: frozenset[str]) -> None:
+        """Keep these names instead; on disk when this returns."""
+        ...
 
 
 class UnknownTool(Exception):
@@ -89,15 +94,32 @@ class UnknownTool(Exception):
 class ToolManager:
     """All tools of a process. Used from one event loop."""
 
-    def __init__(self, settings: ToolSettings, *, mcp: McpSource | None, masker: Masker) -> None:
+    def __init__(
+        self,
+        settings: ToolSettings,
+        *,
+        mcp: McpSource | None,
+        masker: Masker,
+        switches: Switches | None = None,
+        more: Iterable[Tool] = (),
+    ) -> None:
+        """Without `switches` what is switched off is on again after a restart. `more` are built-in tools that
+        need another part of the program."""
         self._settings = settings
         self._mcp = mcp
         self._masker = masker
+        self._switches = switches
+        self._switching = asyncio.Lock()
+        self._off: frozenset[str] = frozenset()
         self._workers = Workers()
-        self._builtin = tuple(builtin_tools(settings, self._workers))
+        self._tasks = Tasks(settings.background) if settings.background.enabled else None
+        self._builtin = (*_builtin(settings, self._workers), *more)
+        self._task_tool = task_tool(self._tasks) if self._tasks else None
         self._checker = ArgumentChecker()
-        self._stats: dict[str, ToolStats] = {}
-        self._catalog = Catalog(self._builtin)
+        self._stats = Usage()
+        self._known: tuple[Tool, ...] = ()
+        self._catalog = Catalog()
+        self._rebuild()
 
     @property
     def catalog(self) -> Catalog:
@@ -107,7 +129,36 @@ class ToolManager:
     @property
     def stats(self) -> Mapping[str, ToolStats]:
         """What each tool that was called has done, by name."""
-        return MappingProxyType(self._stats)
+        return self._stats
+
+    def usage(self) -> tuple[ToolUsage, ...]:
+        """One row a tool, also for those that are switched off: what it has done, and what it costs."""
+        return self._stats.of(self._known, self._off)
+
+    @property
+    def switched_off(self) -> frozenset[str]:
+        """The names of the tools that are off, also of those that are not there now."""
+        return self._off
+
+    async def switch(self, name: str, on: bool) -> None:
+        """Switch a tool on or off for everybody, also after a restart and when its server comes back.
+
+        Raises UnknownTool for a name that no tool has and that is not off, ValueError when too many are
+        off, and the errors of `Switches.save`; nothing has changed then.
+        """
+        async with self._switching:
+            if name not in self._off and all(tool.name != name for tool in self._known):
+                names = [tool.name for tool in self._known]
+                raise UnknownTool(name, tuple(difflib.get_close_matches(name[:64], names, 3)))
+            off = self._off - {name} if on else self._off | {name}
+            if len(off) > _MOST_OFF:
+                raise ValueError(f"{_MOST_OFF} tools are switched off already; switch some on first")
+            if off == self._off:
+                return
+            if self._switches:
+                await self._switches.save(off)
+            self._off = off
+            self._rebuild()
 
     @property
     def mcp_status(self) -> tuple[Any, ...]:
@@ -115,7 +166,13 @@ class ToolManager:
         return self._mcp.status if self._mcp else ()
 
     async def start(self) -> None:
-        """Start what tools need, without waiting for it. Built-in tools work before this too."""
+        """Start what tools need, without waiting for it. Built-in tools work before this too.
+
+        Raises the errors of `Switches.load`: nothing that was switched off is offered by mistake.
+        """
+        if self._switches:
+            self._off = frozenset(await self._switches.load())
+            self._rebuild()
         # The first call would wait for these imports, and so would everybody else on the loop.
         for module in ("jsonschema", "regex"):
             self._workers.prepare(functools.partial(importlib.import_module, module))
@@ -128,12 +185,20 @@ class ToolManager:
             await self._mcp.refresh()
 
     async def stop(self) -> None:
-        """Stop the MCP servers and the threads. Calls that still run should have been cancelled before."""
+        """Stop background tasks, the MCP servers and the threads. Calls that still run should have been
+        cancelled before."""
         try:
+            if self._tasks:
+                await self._tasks.stop()
             if self._mcp:
                 await self._mcp.stop()
         finally:
             self._workers.close()
+
+    async def end_session(self, session: str) -> None:
+        """End the background tasks of a session that is over (`/new`)."""
+        if self._tasks:
+            await self._tasks.end_session(session)
 
     def offered(self, catalog: Catalog, caller: Caller) -> tuple[Tool, ...]:
         """The tools of the catalog that this caller may use, in the catalog's order."""
@@ -144,34 +209,58 @@ class ToolManager:
     ) -> ToolResult:
         """Run a call and return its result, bounded and masked; failures are error results.
 
-        Raises UnknownTool for a name that is not in the catalog, and passes cancellation on.
+        A call that outlasts its deadline may go on as a background task; the result then says so. Raises
+        UnknownTool for a name that is not in the catalog, and passes cancellation on.
         """
         tool = catalog.get(name)
+        if name in self._off:
+            return _failed(f"{name} was not run. An admin has switched it off. Do without it.")
         if tool is None:
             raise UnknownTool(name, self._close_matches(catalog, name, context.caller))
+        tasks = self._tasks
+        if tasks is None or not _may_last(tool):
+            return await self._run(tool, call_id, arguments, context)
+
+        async def start(work: Work) -> ToolResult:
+            # The tool as it is, with more time; the deadline of its own is kept by the tasks.
+            patient = cast(Tool, replace(cast(Any, tool), timeout=self._settings.background.limit))
+            return await self._run(patient, call_id, arguments, work.context, work)
+
+        return await tasks.run(tool, context, start)
+
+    async def _run(
+        self,
+        tool: Tool,
+        call_id: str,
+        arguments: Mapping[str, Any],
+        context: ToolContext,
+        work: Work | None = None,
+    ) -> ToolResult:
+        """Run a call to its end: the result as models get it, counted."""
         began = time.monotonic()
         outcome = "cancelled"
         result = None
         try:
-            result, outcome = await self._outcome(tool, arguments, context)
-            text = finish(result.text, self._settings.result_chars, self._masker)
-            result = replace(result, text=_storable(text))
+            result, outcome = await self._outcome(tool, arguments, context, patient=work is not None)
+            limit = self._settings.result_chars - (_TASK_MARGIN if work and work.id else 0)
+            result = replace(result, text=_storable(finish(result.text, limit, self._masker)))
         finally:
+            if outcome == "cancelled" and work and work.ending in ("timeout", "given up"):
+                outcome = "timeout"
             self._record(tool, call_id, context, outcome, time.monotonic() - began, result)
         return result
 
     async def _outcome(
-        self, tool: Tool, arguments: Mapping[str, Any], context: ToolContext
+        self, tool: Tool, arguments: Mapping[str, Any], context: ToolContext, *, patient: bool = False
     ) -> tuple[ToolResult, str]:
-        """The raw result, and how the call ended in one word."""
+        """The raw result, and how the call ended in one word. `patient`: its deadline is the last one."""
         if reason := denial(tool, context.caller):
             return _failed(f"{tool.name} was not run. {reason} Do without it."), "denied"
         try:
             ready = self._checker.check(tool.name, tool.params, arguments)
         except ToolFailure as failure:
             return _failed(str(failure)), "invalid"
-        margin = 0.0 if tool.source == "builtin" else _OWN_DEADLINE_MARGIN
-        deadline = asyncio.timeout(tool.timeout + margin)
+        deadline = asyncio.timeout(tool.timeout if patient else _longest(tool))
         try:
             async with deadline:
                 result = await tool.execute(ready, context)
@@ -201,21 +290,21 @@ class ToolManager:
         result: ToolResult | None,
     ) -> None:
         size = len(result.text.encode()) if result else 0
-        stats = self._stats.setdefault(tool.name, ToolStats())
-        while len(self._stats) > _MAX_STATS:
-            del self._stats[next(iter(self._stats))]
-        stats.calls += 1
-        stats.failures += outcome not in ("ok", "cancelled")
-        stats.timeouts += outcome == "timeout"
-        stats.milliseconds += seconds * 1000
-        stats.bytes += size
+        self._stats.record(tool.name, outcome, seconds, size)
         log.info(
             "tool %s %s in %.0f ms, %d bytes (session %s, run %s, call %s)",
             tool.name, outcome, seconds * 1000, size, context.session, context.run, call_id,
         )  # fmt: skip
 
     def _rebuild(self) -> None:
-        self._catalog = Catalog((*self._builtin, *(self._mcp.tools if self._mcp else ())))
+        tools: tuple[Tool, ...] = (*self._builtin, *(self._mcp.tools if self._mcp else ()))
+        if self._task_tool and any(map(_may_last, tools)):
+            tools = (*self._builtin, self._task_tool, *tools[len(self._builtin) :])
+        self._known = tools
+        offered = [tool for tool in tools if tool.name not in self._off]
+        # Servers tell changes of their state, too: the same tools are the same catalog.
+        if list(map(id, offered)) != list(map(id, self._catalog)):
+            self._catalog = Catalog(offered)
 
     def _close_matches(self, catalog: Catalog, name: str, caller: Caller) -> tuple[str, ...]:
         names = [tool.name for tool in self.offered(catalog, caller)]
@@ -224,6 +313,33 @@ class ToolManager:
         same = [known for known in names if short and known.rpartition("__")[2] == short]
         near = difflib.get_close_matches(name[:64], names, 3)
         return tuple(dict.fromkeys([*same, *near]))[:3]
+
+
+def _builtin(settings: ToolSettings, workers: Workers) -> tuple[Tool, ...]:
+    """The built-in tools with their deadlines. A command that may go on in the background has the time for
+    it; what it may take before that stays the tool's deadline."""
+    seconds: dict[str, float] = dict(settings.timeouts)
+    if settings.background.enabled:
+        seconds["bash"] = settings.bash.timeout
+        longest = max(settings.background.limit, settings.bash.timeout)
+        settings = settings.model_copy(update={"bash": settings.bash.model_copy(update={"timeout": longest})})
+    return tuple(
+        cast(Tool, replace(cast(Any, tool), timeout=seconds[tool.name])) if tool.name in seconds else tool
+        for tool in builtin_tools(settings, workers)
+    )
+
+
+def _may_last(tool: Tool) -> bool:
+    """Whether a call of the tool may go on in the background."""
+    return tool.source != "builtin" or tool.name == "bash"
+
+
+def _longest(tool: Tool) -> float:
+    """Seconds after which a call is cut off. An MCP tool watches its deadline itself, moves it when its
+    server tells progress or a person is asked, and says in its own words that it is over."""
+    if tool.source == "builtin":
+        return tool.timeout
+    return float(getattr(tool, "ceiling", tool.timeout)) + _OWN_DEADLINE_MARGIN
 
 
 def _storable(text: str) -> str:

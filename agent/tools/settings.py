@@ -7,6 +7,7 @@ import re
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+_FILE_TOOLS = ("read", "write", "edit", "ls", "search", "send_file")
 _HOST = re.compile(r"(?:[A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\])(?::\d{1,5})?")
 
 
@@ -53,19 +54,43 @@ class WebFetchSettings(_Settings):
         return entries
 
 
+class BackgroundSettings(_Settings):
+    """MCP calls and commands that outlast their deadline go on as background tasks, for at most `limit`
+    seconds from their beginning."""
+
+    enabled: bool = True
+    limit: float = Field(default=3600.0, gt=0, le=86_400)
+
+
 class ToolSettings(_Settings):
     """`result_chars`: longest text of a result that a model is given. `file_bytes`: largest text file that
     `read`, `edit` and `search` look into and `write` makes. `image_bytes`: largest picture that `read` shows
     to a model. `send_bytes`: largest file that `send_file` takes. `file_timeout`: deadline of file tools in
-    seconds."""
+    seconds; `timeouts` gives single ones of them another."""
 
     result_chars: int = Field(default=20_000, ge=1000)
     file_bytes: int = Field(default=5_000_000, ge=1000)
     image_bytes: int = Field(default=3_700_000, ge=1000)
     send_bytes: int = Field(default=50_000_000, ge=1000)
     file_timeout: float = Field(default=10.0, gt=0, le=600)
+    timeouts: dict[str, float] = Field(default_factory=dict)
+    background: BackgroundSettings = BackgroundSettings()
     bash: BashSettings = BashSettings()
     web_fetch: WebFetchSettings = WebFetchSettings()
+
+    @field_validator("timeouts")
+    @classmethod
+    def _known_tools(cls, timeouts: dict[str, float]) -> dict[str, float]:
+        for name, seconds in timeouts.items():
+            if name in ("bash", "web_fetch"):
+                raise ValueError(f"{name} has a setting of its own: write tools: {name}: timeout")
+            if name not in _FILE_TOOLS:
+                raise ValueError(
+                    f"there is no built-in tool {name!r} here; known are {', '.join(_FILE_TOOLS)}"
+                )
+            if not 0 < seconds <= 600:
+                raise ValueError(f"{name}: the seconds must be above 0 and at most 600")
+        return timeouts
 
 
 def _is_address(text: str) -> bool:

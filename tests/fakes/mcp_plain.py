@@ -116,6 +116,8 @@ class Server:
         method, rid, params = request["method"], request.get("id"), request.get("params") or {}
         if method == "initialize":
             time.sleep(self.options.delay)
+            while self.options.gate and not Path(self.options.gate).exists():
+                time.sleep(0.01)
             tools = {} if self.options.unannounced else {"tools": {"listChanged": True}}
             send({"id": rid, "result": {
                 "protocolVersion": "2025-06-18", "capabilities": tools,
@@ -153,7 +155,7 @@ def main() -> None:
         "die_on_list",
     ):
         parser.add_argument(f"--{flag.replace('_', '-')}", action="store_true")
-    for name in ("tools", "log", "pids", "tag"):
+    for name in ("tools", "log", "pids", "tag", "gate"):
         parser.add_argument(f"--{name}", default="")
     options = parser.parse_args()
     if options.pids:

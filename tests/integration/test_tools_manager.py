@@ -89,7 +89,7 @@ async def test_the_catalog_has_built_in_tools_first_and_is_swapped_whole(
     before = bench.manager.catalog
     assert before.names == ("read", "write", "edit", "ls", "search", "send_file", "web_fetch")
     servers.offer(answering("srv__b"), answering("srv__a"))
-    assert bench.manager.catalog.names == (*before.names, "srv__b", "srv__a")
+    assert list(bench.manager.catalog.names) == [*before.names, "task_status", "srv__b", "srv__a"]
     assert before.get("srv__b") is None
     servers.offer()
     assert bench.manager.catalog.names == before.names
@@ -118,13 +118,13 @@ async def test_refresh_reaches_the_servers(bench: Bench, servers: Servers) -> No
 async def test_every_built_in_tool_has_a_short_description_and_a_strict_schema(bench: Bench) -> None:
     settings = ToolSettings.model_validate({"bash": {"enabled": True}})
     manager = ToolManager(settings, mcp=None, masker=Masker())
-    assert manager.catalog.names[-1] == "bash"
+    assert manager.catalog.names[-2:] == ("bash", "task_status")
     for built_in in manager.catalog:
         assert 30 <= len(built_in.description.split()) <= 70, built_in.name
         assert built_in.params["additionalProperties"] is False
         assert all("description" in part for part in built_in.params["properties"].values())
     reading = {one.name for one in manager.catalog if one.annotations.read_only}
-    assert reading == {"read", "ls", "search", "web_fetch"}
+    assert reading == {"read", "ls", "search", "web_fetch", "task_status"}
     await manager.stop()
 
 

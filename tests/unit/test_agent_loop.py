@@ -24,6 +24,7 @@ from agent.models.base import (
     Unauthorised,
 )
 from agent.prompt import SystemPrompt
+from agent.skills.counts import SkillCounts
 from agent.skills.manager import SkillManager
 from agent.tools.base import Annotations, Caller, FunctionTool, ToolContext, ToolResult
 from agent.tools.manager import ToolManager
@@ -95,6 +96,7 @@ class World:
             tools=self.manager,
             skills=self.skills,
             prompt=SystemPrompt(self.skills),
+            counts=SkillCounts(),
             history=self.history,
             settings=self.settings,
             sleep=sleep,

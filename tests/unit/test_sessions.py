@@ -14,6 +14,7 @@ from agent.agent import Agent, AgentSettings
 from agent.history import User
 from agent.models.base import Request
 from agent.prompt import SystemPrompt
+from agent.skills.counts import SkillCounts
 from agent.skills.manager import SkillManager
 from agent.tools.manager import ToolManager
 from agent.tools.masking import Masker
@@ -43,6 +44,7 @@ class Hall:
         self.store = SqliteStore(folder / "hall.db")
         self.rules = {"room": AccessRule(direct="open", groups="open")}
         self.delivered = 0
+        self.counts = SkillCounts()
         self.idle = 60.0
         self.cap = 100
 
@@ -63,6 +65,7 @@ class Hall:
                 tools=self.tools,
                 skills=self.skills,
                 prompt=prompt,
+                counts=self.counts,
                 history=self.store.history,
                 settings=AgentSettings(),
             )
@@ -84,6 +87,8 @@ class Hall:
             count,
             self.mcp,
             self.questions,
+            self.skills,
+            self.counts,
             SessionLimits(idle=self.idle),
         )
 
@@ -94,6 +99,7 @@ class Hall:
             model=lambda: "scripted",
             tools=self.tools,
             skills=self.skills,
+            counts=self.counts,
             channels=channels,
             mcp_file="mcp.json",
             mcp=self.mcp,

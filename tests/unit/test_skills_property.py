@@ -61,12 +61,17 @@ actions = st.one_of(
     st.tuples(st.just("toggle other"), st.booleans()),
     st.tuples(st.just("tear"), st.binary(max_size=20)),
     st.tuples(st.just("restart"), st.just(b"")),
+    st.tuples(st.just("refresh"), st.just(b"")),
+    st.tuples(st.just("other process"), st.booleans()),
 )
 
 
-@given(st.lists(actions, max_size=8))
+@given(st.lists(st.tuples(actions, st.booleans()), max_size=10))
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_no_edit_of_one_skill_changes_another_and_no_switch_is_lost(steps: list[tuple[str, object]]) -> None:
+def test_no_edit_of_one_skill_changes_another_and_no_switch_is_lost(
+    steps: list[tuple[tuple[str, object], bool]],
+) -> None:
+    """`refreshed` says whether upkeep comes between a step and the next, so that steps pile up too."""
     with tempfile.TemporaryDirectory() as folder:
         shop = Shop(Path(folder))
         manager = shop.manager()
@@ -74,7 +79,7 @@ def test_no_edit_of_one_skill_changes_another_and_no_switch_is_lost(steps: list[
         shop.skill("other", text("other"))
         manager._pass(None)
         on = True
-        for action, value in steps:
+        for (action, value), refreshed in steps:
             if action == "write" and isinstance(value, bytes):
                 put(shop.custom / "v" / "SKILL.md", value)
             elif action == "remove":
@@ -89,11 +94,20 @@ def test_no_edit_of_one_skill_changes_another_and_no_switch_is_lost(steps: list[
             elif action == "toggle other":
                 on = bool(value)
                 manager._pass(("other", on))
+            elif action == "other process":
+                on = bool(value)
+                second = shop.manager()
+                second._pass(None)
+                second._pass(("other", on))
+            elif action == "refresh":
+                manager._pass(None)
             else:
                 try:
                     manager._pass(("v", bool(value)))
                 except UnknownSkill:
                     assert manager.current.find("v") is None
+            if not refreshed:
+                continue
             manager._pass(None)
             current = manager.current
             steady = current.get("steady")
@@ -101,3 +115,5 @@ def test_no_edit_of_one_skill_changes_another_and_no_switch_is_lost(steps: list[
             assert steady.description == "Does it. Use when asked."
             assert (current.get("other") is not None) is on
             assert skills_section(current, "read").count("</available_skills>") == 1
+        manager._pass(None)
+        assert (manager.current.get("other") is not None) is on

@@ -2,7 +2,7 @@
 
 The dialects differ in names, not in meaning: `mcpServers`, `servers`, `mcp_servers` (also below `mcp`, or the
 bare map), as an object or a list of named entries; a local server has `command`, a remote one a `url`.
-Times are seconds; a number above 3,600 is read as milliseconds, as some clients write it.
+Times are seconds; a time limit above 3,600 is read as milliseconds, as some clients write it.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from agent.tools.mcp.fields import (
     seconds,
     stop_first,
     strings,
+    tool_seconds,
 )
 from agent.tools.mcp.variables import Expander, UnknownVariable, looks_secret
 
@@ -50,11 +51,14 @@ _ALIASES: dict[str, tuple[str, ...]] = {
     "disabled": ("disabled",),
     "enabled": ("enabled", "isActive"),
     "timeout": ("timeout", "timeout_seconds", "tool_timeout_sec"),
+    "tool_timeouts": ("toolTimeouts", "tool_timeouts"),
     "start_timeout": ("start_timeout", "startTimeout", "startup_timeout_sec", "initTimeout"),
     "include": ("tools", "includeTools", "include", "include_tools", "enabled_tools", "allowedTools"),
     "exclude": ("excludeTools", "exclude", "exclude_tools", "disabled_tools", "disabledTools"),
     "allow": ("alwaysAllow", "autoApprove", "always_allow", "auto_approve"),
     "restart": ("restart",),
+    "idle_stop": ("idle_stop", "idleStop"),
+    "oauth": ("oauth",),
 }
 #: Keys that other clients use for their own looks; they change nothing here and deserve no warning.
 _DECORATION = frozenset(
@@ -74,9 +78,19 @@ class ConfigError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
+class OAuthClient:
+    """A client that was registered by hand; `issuer` is the authorization server that knows it, if told."""
+
+    id: str
+    secret: str = field(default="", repr=False)
+    issuer: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class ServerSpec:
     """One server, expanded and checked. `fingerprint` covers what the running server depends on, after
-    expansion, so that a changed credential is a change and a changed filter is none."""
+    expansion, so that a changed credential is a change and a changed filter is none. `idle_stop`: seconds
+    without a call after which it is closed until the next one (None: never)."""
 
     name: str
     kind: Kind
@@ -88,11 +102,14 @@ class ServerSpec:
     headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     disabled: bool = False
     timeout: float | None = None
+    tool_timeouts: tuple[tuple[str, float], ...] = ()
     start_timeout: float = START_TIMEOUT
     include: tuple[str, ...] | None = None
     exclude: tuple[str, ...] = ()
     always_allow: tuple[str, ...] = ()
     stop_first: bool = False
+    idle_stop: float | None = None
+    oauth_client: OAuthClient | None = None
 
     @property
     def fingerprint(self) -> str:
@@ -255,6 +272,8 @@ def _spec(name: str, entry: Any, expander: Expander, warnings: list[str], start_
         raise EntryError(f'an entry must be an object such as {{"command": "..."}}, not {kind_name(entry)}')
     if not name.strip():
         raise EntryError("a server needs a name")
+    if name == "builtin":  # what the source of our own tools is called
+        raise EntryError("this name is taken by the built-in tools; give the server another one")
     warnings += [f"{name}: unknown key {key!r} is ignored" for key in entry if key not in _KNOWN]
     given = {field_name: one_of(entry, keys) for field_name, keys in _ALIASES.items()}
     kind = _kind(entry, given)
@@ -264,11 +283,13 @@ def _spec(name: str, entry: Any, expander: Expander, warnings: list[str], start_
         "kind": kind,
         "disabled": flag("disabled", given["disabled"], False) or not flag("enabled", given["enabled"], True),
         "timeout": seconds("timeout", given["timeout"]),
+        "tool_timeouts": tool_seconds("toolTimeouts", given["tool_timeouts"]),
         "start_timeout": seconds("start_timeout", given["start_timeout"]) or start_timeout,
         "include": include,
         "exclude": tuple(sorted({*strings("excludeTools", given["exclude"]), *switched_off})),
         "always_allow": allowed_tools(given["allow"]),
         "stop_first": stop_first(given["restart"]),
+        "idle_stop": seconds("idle_stop", given["idle_stop"], milliseconds=False),
     }
     if kind == "stdio":
         return _local(common, given, expander)
@@ -341,7 +362,21 @@ def _remote(common: dict[str, Any], given: dict[str, Any], expander: Expander) -
         if not key or any(ord(letter) < 32 for letter in key + value):
             raise EntryError(f"header {key!r} contains a line break or another control character")
         expander.note_header(key, value)
-    return ServerSpec(**common, url=url, headers=headers)
+    return ServerSpec(
+        **common, url=url, headers=headers, oauth_client=_oauth_client(given["oauth"], expander)
+    )
+
+
+def _oauth_client(value: Any, expander: Expander) -> OAuthClient | None:
+    if value is None:
+        return None
+    told = {key.lower().replace("_", ""): text for key, text in pairs("oauth", value, expander)}
+    if not told.get("clientid") or told.keys() - {"clientid", "clientsecret", "issuer"}:
+        raise EntryError("'oauth' holds 'client_id' and, if they are known, 'client_secret' and 'issuer'")
+    secret = told.get("clientsecret", "")
+    if secret:
+        expander.note_secret(secret)
+    return OAuthClient(told["clientid"], secret, told.get("issuer", ""))
 
 
 def _line_of(text: str, name: str) -> int:

@@ -10,6 +10,7 @@ class McpFault(Exception):
     McpFault
      ├─ StartFailed   the server cannot be used; `lasting` when trying again by itself will not help
      ├─ NeedsLogin    the server answers 401 or 403
+     ├─ Unreachable   there is no session to call through; the call was not sent
      ├─ Down          the connection is gone; the outcome of the call is unknown
      ├─ SessionGone   a remote server forgot the session; the call was not run and may be sent again
      ├─ CallTimeout   no answer within the deadline
@@ -24,6 +25,10 @@ class StartFailed(McpFault):
 
 
 class NeedsLogin(McpFault):
+    pass
+
+
+class Unreachable(McpFault):
     pass
 
 

@@ -57,13 +57,24 @@ def flag(key: str, value: Any, default: bool) -> bool:
     return value
 
 
-def seconds(key: str, value: Any) -> float | None:
+def seconds(key: str, value: Any, *, milliseconds: bool = True) -> float | None:
+    """A time; with `milliseconds` a number that is too large for seconds is taken as such."""
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
         raise EntryError(f"{key!r} must be a number of seconds above 0")
     seconds = float(value)
-    return min(seconds / 1000 if seconds > 3600 else seconds, 86_400.0)
+    return min(seconds / 1000 if milliseconds and seconds > 3600 else seconds, 86_400.0)
+
+
+def tool_seconds(key: str, value: Any) -> tuple[tuple[str, float], ...]:
+    """Deadlines of single tools, by the server's own names for them or by patterns such as `search_*`."""
+    if value is None:
+        return ()
+    if not isinstance(value, dict):
+        raise EntryError(f'{key!r} must be an object such as {{"search": 60}}, not {kind_name(value)}')
+    times = {str(name): seconds(f"{key}: {name}", item) for name, item in value.items()}
+    return tuple((name, time) for name, time in times.items() if time is not None)
 
 
 def included_tools(value: Any) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import time
 from collections.abc import Callable, Mapping
@@ -11,10 +12,13 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from agent.tools.base import Tool
+from agent.tools.base import Tool, ToolFailure
 from agent.tools.mcp.config import START_TIMEOUT, McpConfig, ServerSpec
+from agent.tools.mcp.faults import McpFault
 from agent.tools.mcp.file import ConfigFile
+from agent.tools.mcp.logins import LoginFailed, Logins
 from agent.tools.mcp.names import offered_name
+from agent.tools.mcp.primitives import PromptInfo, ResourceInfo, ResourceText, render_contents
 from agent.tools.mcp.schema import ListedTool, provider_schema, short_description
 from agent.tools.mcp.server import McpServer, State
 from agent.tools.mcp.surroundings import Patience, Sdk, Surroundings
@@ -79,21 +83,34 @@ class McpHub:
         default_timeout: float | None = None,
         start_timeout: float = START_TIMEOUT,
         drain: float = 60.0,
+        sampling: bool = False,
         patience: Patience | None = None,
+        logins: Logins | None = None,
     ) -> None:
         """`default_timeout` replaces both limits by kind (60 s local, 30 s remote) for calls of servers whose
         entry has no `timeout`; `start_timeout` is how long a server may take to be ready when its entry does
-        not say; `drain` is how long a removed server's calls in flight may go on."""
+        not say; `drain` is how long a removed server's calls in flight may go on; with `sampling` servers are
+        told that they may ask the model for text."""
         self._file = ConfigFile(path, environ=environ, on_secret=on_secret, start_timeout=start_timeout)
         self._clock = clock
         self._default_timeout = default_timeout
         self._drain = drain
         self._around = Surroundings(
-            environ, log_dir, cwd_default, Sdk(), clock=clock, patience=patience or Patience()
+            environ,
+            log_dir,
+            cwd_default,
+            Sdk(),
+            clock=clock,
+            patience=patience or Patience(),
+            sampling=sampling,
+            logins=logins,
         )
+        if logins is not None:
+            logins.on_login = self._logged_in
         self._slots: dict[str, _Slot] = {}
         self._bad: dict[str, ServerStatus] = {}
         self._tasks: dict[asyncio.Task[None], McpServer] = {}
+        self._waiting: set[McpServer] = set()  # launched, but others of the name have to leave first
         self._tools: tuple[Tool, ...] = ()
         self._entry_faults: tuple[str, ...] = ()
         self._refreshing = asyncio.Lock()
@@ -161,6 +178,23 @@ class McpHub:
             slot.current.restart()
         return True
 
+    async def login(self, name: str) -> str:
+        """The address at which an admin logs in to a server that needs it; when that is done the server
+        starts anew by itself. Raises LoginFailed."""
+        slot, logins = self._slots.get(name), self._around.logins
+        if slot is None or logins is None:
+            raise LoginFailed(f"There is no server {name!r} to log in to.")
+        return await logins.begin(slot.spec)
+
+    def _logged_in(self, url: str) -> None:
+        for slot in self._slots.values():
+            if slot.spec.url != url:
+                continue
+            if slot.spec.fingerprint != slot.current.spec.fingerprint:
+                self._change(slot, slot.spec)
+            else:
+                slot.current.logged_in()
+
     async def stop(self) -> None:
         """End all servers and their processes; returns when none is left, within about 12 s."""
         async with self._refreshing:
@@ -175,12 +209,53 @@ class McpHub:
                     log.error("MCP server %s does not stop in time; it is killed", self._tasks[task].name)
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
+            if self._around.logins is not None:
+                await self._around.logins.stop()
             self._publish()
 
     def find(self, name: str) -> McpServer | None:
         """The server that answers calls for `name` now."""
         slot = self._slots.get(name)
         return slot.current if slot is not None else None
+
+    # Resources and prompts -------------------------------------------------------------------------------
+
+    def resources(self) -> tuple[ResourceInfo, ...]:
+        """The resources of all servers that are ready, by server name and then in the server's order."""
+        return tuple(info for server in self._serving() for info in server.resources)
+
+    def prompts(self) -> tuple[PromptInfo, ...]:
+        """The prompts of all servers that are ready, by server name and then in the server's order."""
+        return tuple(info for server in self._serving() for info in server.prompts)
+
+    async def read_resource(self, server: str, uri: str, folder: Path) -> ResourceText:
+        """Read a resource; what is no text is saved in `folder`. Raises ToolFailure."""
+        found = self._server(server)
+        try:
+            contents = await found.read_resource(uri, self._timeout_of(found.spec))
+        except McpFault as fault:
+            raise ToolFailure(str(fault)) from fault
+        return await asyncio.to_thread(render_contents, contents, folder, f"{server}-resource")
+
+    async def get_prompt(
+        self, server: str, name: str, arguments: Mapping[str, str]
+    ) -> tuple[tuple[str, str], ...]:
+        """The messages of a prompt as (role, text). Raises ToolFailure."""
+        found = self._server(server)
+        try:
+            return await found.get_prompt(name, dict(arguments), self._timeout_of(found.spec))
+        except McpFault as fault:
+            raise ToolFailure(str(fault)) from fault
+
+    def _serving(self) -> list[McpServer]:
+        servers = [self._slots[name].current for name in sorted(self._slots)]
+        return [server for server in servers if server.state in ("ready", "restarting")]
+
+    def _server(self, name: str) -> McpServer:
+        server = self.find(name)
+        if server is None:
+            raise ToolFailure(f"There is no MCP server {name[:80]!r}.", "It is not in mcp.json any more.")
+        return server
 
     # Following the file ----------------------------------------------------------------------------------
 
@@ -256,10 +331,28 @@ class McpHub:
 
     def _launch(self, spec: ServerSpec, after: asyncio.Task[None] | None = None) -> McpServer:
         server = McpServer(spec, self._around, self._server_changed)
-        task = asyncio.create_task(_run(server, after), name=f"mcp-{spec.name}")
+        task = asyncio.create_task(self._run(server, after), name=f"mcp-{spec.name}")
         self._tasks[task] = server
         task.add_done_callback(self._ended)
         return server
+
+    async def _run(self, server: McpServer, after: asyncio.Task[None] | None) -> None:
+        """Run a server when its turn has come: beside at most one other of its name, which serves still or is
+        on its way out; alone if it is stop-first."""
+        self._waiting.add(server)
+        try:
+            if after is not None:  # the old process is gone before the new one starts
+                await asyncio.wait({after})
+            while not server.stopping and self._ahead_of(server) > (not server.spec.stop_first):
+                await self._pulse.wait()
+        finally:
+            self._waiting.discard(server)
+        await server.run()
+
+    def _ahead_of(self, server: McpServer) -> int:
+        """How many servers of the same name were launched before this one and may have a process."""
+        older = itertools.takewhile(lambda owner: owner is not server, self._tasks.values())
+        return sum(owner.name == server.name and owner not in self._waiting for owner in older)
 
     def _task_of(self, server: McpServer) -> asyncio.Task[None] | None:
         return next((task for task, owner in self._tasks.items() if owner is server), None)
@@ -318,12 +411,15 @@ class McpHub:
             description=short_description(listed.description),
             params=provider_schema(listed.schema),
             annotations=listed.annotations,
-            timeout=spec.timeout or self._default_timeout or _limit_of(spec),
+            timeout=_own_limit(spec, listed.name) or self._timeout_of(spec),
             source=spec.name,
             original=listed.name,
             find=self.find,
             pre_approved=any(fnmatchcase(listed.name, pattern) for pattern in spec.always_allow),
         )
+
+    def _timeout_of(self, spec: ServerSpec) -> float:
+        return spec.timeout or self._default_timeout or _limit_of(spec)
 
     def _unsettled(self) -> bool:
         return any(
@@ -333,12 +429,6 @@ class McpHub:
     def _pulse_now(self) -> None:
         self._pulse.set()
         self._pulse = asyncio.Event()
-
-
-async def _run(server: McpServer, after: asyncio.Task[None] | None) -> None:
-    if after is not None:  # stop-first: the old process is gone before the new one starts
-        await asyncio.wait({after})
-    await server.run()
 
 
 def _status(slot: _Slot) -> ServerStatus:
@@ -358,6 +448,11 @@ def _same(one: McpTool, other: McpTool) -> bool:
 def _wanted(spec: ServerSpec, tool: str) -> bool:
     included = spec.include is None or any(fnmatchcase(tool, pattern) for pattern in spec.include)
     return included and not any(fnmatchcase(tool, pattern) for pattern in spec.exclude)
+
+
+def _own_limit(spec: ServerSpec, tool: str) -> float | None:
+    own = dict(spec.tool_timeouts)
+    return own.get(tool) or next((own[key] for key in own if fnmatchcase(tool, key)), None)
 
 
 def _limit_of(spec: ServerSpec) -> float:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
 import httpx2
@@ -15,10 +15,12 @@ import mcp_types as types
 from mcp import Client, MCPError
 from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
-from mcp.client.subscriptions import SubscriptionLost
+from mcp.client.subscriptions import PromptsListChanged, ResourcesListChanged, SubscriptionLost
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
+from agent.tools.mcp.auth import BearerAuth
+from agent.tools.mcp.callbacks import Callbacks
 from agent.tools.mcp.config import ServerSpec
 from agent.tools.mcp.faults import (
     CallRefused,
@@ -29,8 +31,18 @@ from agent.tools.mcp.faults import (
     SessionGone,
     StartFailed,
 )
+from agent.tools.mcp.logins import Logins, has_own_credentials, login_cure
+from agent.tools.mcp.primitives import (
+    MOST_OFFERS,
+    PromptInfo,
+    ResourceInfo,
+    prompt_info,
+    prompt_text,
+    resource_info,
+)
 from agent.tools.mcp.process import Child, Grace, StderrLog, child_environment
-from agent.tools.mcp.remote import LOST, describe, http_client
+from agent.tools.mcp.remote import LOST, REFUSED, describe, http_client
+from agent.tools.mcp.requests import Call, Calls
 from agent.tools.mcp.schema import ListedTool, read_annotations
 from agent.tools.mcp.stdio import stdio_streams
 from agent.tools.mcp.wire import Watched, Wire
@@ -40,6 +52,10 @@ log = logging.getLogger("causeway.mcp")
 _MOST_PAGES = 200
 _MOST_TOOLS = 5_000
 _RELISTEN = (1.0, 60.0)  # seconds before a lost subscription is opened again, at first and at most
+_FAULTS = (MCPError, ValidationError, RuntimeError, anyio.ClosedResourceError)
+
+T = TypeVar("T")
+Page = TypeVar("Page", types.ListToolsResult, types.ListResourcesResult, types.ListPromptsResult)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +70,11 @@ class Reply:
 class Link:
     """A session that is open. Any task may call; only the task that opened it closes it."""
 
-    def __init__(self, client: Client, wire: Wire) -> None:
+    def __init__(self, client: Client, wire: Wire, server: str, callbacks: Callbacks) -> None:
         self._client = client
         self._wire = wire
+        self._server = server
+        self._callbacks = callbacks
 
     @property
     def modern(self) -> bool:
@@ -64,9 +82,14 @@ class Link:
         return self._client.protocol_version in MODERN_PROTOCOL_VERSIONS
 
     @property
-    def tells_changes(self) -> bool:
-        tools = self._client.server_capabilities.tools
-        return tools is not None and bool(tools.list_changed)
+    def offers(self) -> frozenset[str]:
+        """What the server announced beside tools."""
+        can = self._client.server_capabilities
+        return frozenset(kind for kind in ("resources", "prompts") if getattr(can, kind) is not None)
+
+    def _tells(self, kind: str) -> bool:
+        capability = getattr(self._client.server_capabilities, kind)
+        return capability is not None and bool(capability.list_changed)
 
     async def list_tools(self) -> tuple[list[ListedTool], list[str]]:
         """All pages of the list, in the server's order, and what had to be left out.
@@ -87,48 +110,120 @@ class Link:
 
     async def _all_pages(self) -> tuple[list[ListedTool], list[str]]:
         self._wire.faults.clear()
-        tools: list[ListedTool] = []
-        names: set[str] = set()
+        listed = await self._pages(
+            "tools", self._client.list_tools, lambda page: [(tool.name, tool) for tool in page.tools]
+        )
+        return [_listed(tool) for tool in listed[:_MOST_TOOLS]], list(self._wire.faults)
+
+    async def list_resources(self) -> tuple[ResourceInfo, ...]:
+        """All pages, in the server's order. Raises McpFault."""
+        listed = await self._pages(
+            "resources",
+            self._client.list_resources,
+            lambda page: [(item.uri, item) for item in page.resources],
+        )
+        return tuple(resource_info(self._server, _plain(item)) for item in listed[:MOST_OFFERS])
+
+    async def list_prompts(self) -> tuple[PromptInfo, ...]:
+        """All pages, in the server's order. Raises McpFault."""
+        listed = await self._pages(
+            "prompts", self._client.list_prompts, lambda page: [(item.name, item) for item in page.prompts]
+        )
+        return tuple(prompt_info(self._server, _plain(item)) for item in listed[:MOST_OFFERS])
+
+    async def _pages(
+        self, kind: str, ask: Callable[..., Awaitable[Page]], items: Callable[[Page], list[tuple[str, T]]]
+    ) -> list[T]:
+        """All pages, each key once; ends at a cursor that was seen before."""
+        found: dict[str, T] = {}
         seen: set[str] = set()
         cursor: str | None = None
         for _ in range(_MOST_PAGES):
             try:
-                page = await self._client.list_tools(cursor=cursor)
-            except (MCPError, ValidationError, RuntimeError, anyio.ClosedResourceError) as fault:
-                raise self._translate(fault, "its tools could not be listed") from fault
-            for tool in page.tools:
-                if tool.name not in names:
-                    names.add(tool.name)
-                    tools.append(_listed(tool))
+                page = await ask(cursor=cursor)
+            except _FAULTS as fault:
+                raise self._translate(fault, f"its {kind} could not be listed") from fault
+            for key, item in items(page):
+                found.setdefault(key, item)
             cursor = page.next_cursor
-            if cursor is None or cursor in seen or len(tools) >= _MOST_TOOLS:
+            if cursor is None or cursor in seen or len(found) >= _MOST_TOOLS:
                 break
             seen.add(cursor)
-        return tools[:_MOST_TOOLS], list(self._wire.faults)
+        return list(found.values())
 
-    async def call(self, tool: str, arguments: dict[str, Any], timeout: float) -> Reply:
-        """Run a tool. Cancelling it, or its deadline, tells the server to stop. Raises McpFault."""
-        if self._wire.ended:
-            raise SessionGone("the session has ended.")
-        try:
-            result = await self._client.call_tool(tool, arguments, read_timeout_seconds=timeout)
-        except (MCPError, ValidationError, RuntimeError, anyio.ClosedResourceError) as fault:
-            raise self._translate(fault, "the call failed", timeout) from fault
-        plain = result.model_dump(by_alias=True, mode="json", exclude_none=True)
+    async def call(
+        self, tool: str, arguments: dict[str, Any], timeout: float, under: Call | None = None
+    ) -> Reply:
+        """Run a tool. Cancelling it, as its deadline does, tells the server to stop. Raises McpFault.
+
+        With `under`, whose deadline then counts, progress is told and extends it. A server that refuses the
+        call until pages have been opened is called once more when they were.
+        """
+
+        async def send() -> types.CallToolResult:
+            return await self._client.call_tool(
+                tool,
+                arguments,
+                read_timeout_seconds=under.longest if under else timeout,
+                progress_callback=under.progress if under else None,
+            )
+
+        async def ask() -> types.CallToolResult:
+            try:
+                return await send()
+            except MCPError as fault:
+                if fault.code != types.URL_ELICITATION_REQUIRED:
+                    raise
+                if not await self._callbacks.open_pages(fault.data):
+                    raise
+                return await send()
+
+        plain = _plain(await self._asked(ask, "the call failed", timeout))
         return Reply(
             tuple(plain.get("content") or ()), plain.get("structuredContent"), bool(plain.get("isError"))
         )
 
-    async def watch(self, on_change: Callable[[], None]) -> None:
-        """Report changes of the tool list until cancelled. Returns when the server will not tell any."""
+    async def read_resource(self, uri: str, timeout: float) -> tuple[dict[str, Any], ...]:
+        """The parts of a resource, each with `text` or with `blob` (base64). Raises McpFault."""
+        read = await self._asked(
+            lambda: self._client.read_resource(uri), f"{uri[:200]!r} could not be read", timeout
+        )
+        return tuple(_plain(part) for part in read.contents)
+
+    async def get_prompt(
+        self, name: str, arguments: dict[str, str], timeout: float
+    ) -> tuple[tuple[str, str], ...]:
+        """The messages of a prompt as (role, text). Raises McpFault."""
+        got = await self._asked(
+            lambda: self._client.get_prompt(name, arguments), f"the prompt {name[:80]!r} was refused", timeout
+        )
+        return tuple((message.role, prompt_text(_plain(message.content))) for message in got.messages)
+
+    async def _asked(self, send: Callable[[], Awaitable[T]], what: str, timeout: float) -> T:
+        if self._wire.ended:
+            raise SessionGone("the session has ended.")
+        try:
+            return await send()
+        except _FAULTS as fault:
+            raise self._translate(fault, what, timeout) from fault
+
+    async def watch(self, on_change: Callable[[], None], on_offers: Callable[[], None]) -> None:
+        """Report what changes until cancelled. Returns when the server will not tell any."""
         pause = _RELISTEN[0]
-        while self.modern and self.tells_changes:
+        kinds = [kind for kind in ("tools", "resources", "prompts") if self._tells(kind)]
+        while self.modern and kinds:
             try:
-                async with self._client.listen(tools_list_changed=True) as changes:
+                async with self._client.listen(
+                    tools_list_changed="tools" in kinds,
+                    resources_list_changed="resources" in kinds,
+                    prompts_list_changed="prompts" in kinds,
+                ) as changes:
                     on_change()  # something may have changed before the subscription stood
-                    async for _ in changes:
+                    on_offers()
+                    async for event in changes:
                         pause = _RELISTEN[0]
-                        on_change()
+                        other = isinstance(event, ResourcesListChanged | PromptsListChanged)
+                        (on_offers if other else on_change)()
             except SubscriptionLost:
                 on_change()  # also finds out whether the server is still there
             except (MCPError, TimeoutError, RuntimeError) as fault:
@@ -165,10 +260,15 @@ class Link:
             return Down(_short(fault.message))
         if fault.code == types.INVALID_REQUEST and fault.message == "Session terminated" and http is not None:
             return SessionGone("the server forgot the session.")
-        if http is not None and http.refused:
-            return NeedsLogin(f"the server asks for a login (HTTP {http.refused}).")
+        if fault.data == REFUSED:
+            return NeedsLogin(fault.message)
         status = f" (HTTP {http.status})" if http is not None and http.status else ""
         return CallRefused(f"{what}: {_short(fault.message)}{status}")
+
+
+def _plain(model: Any) -> dict[str, Any]:
+    plain: dict[str, Any] = model.model_dump(by_alias=True, mode="json", exclude_none=True)
+    return plain
 
 
 def _listed(tool: types.Tool) -> ListedTool:
@@ -189,25 +289,37 @@ async def open_link(
     on_end: Callable[[], None],
     on_change: Callable[[], None],
     on_noise: Callable[[], None],
+    on_offers: Callable[[], None] = lambda: None,
+    calls: Calls | None = None,
+    sampling: bool = False,
+    logins: Logins | None = None,
 ) -> AsyncIterator[Link]:
     """Connect and shake hands. Enter and leave it in the same task; put a deadline around entering.
 
     Raises McpFault when no session comes about. `on_end` is called when the connection is gone, `on_change`
-    when the list of tools may be another one, `on_noise` for each line on stdout that is no message.
+    when the list of tools may be another one, `on_offers` when that of resources or of prompts may be,
+    `on_noise` for each line on stdout that is no message. What the server asks is answered through `calls`
+    (None: by cancel); whether it may ask for text from the model is `sampling`.
     """
     wire = Wire(on_end)
+    callbacks = Callbacks(
+        Calls(spec.name) if calls is None else calls, local=spec.kind == "stdio", sampling=sampling
+    )
 
     async def on_message(message: object) -> None:
         if isinstance(message, types.ToolListChangedNotification):
             on_change()
+        elif isinstance(message, types.ResourceListChangedNotification | types.PromptListChangedNotification):
+            on_offers()
 
-    transport = Watched(_streams(spec, wire, environ, cwd, stderr, grace, on_change, on_noise), wire)
+    transport = Watched(_streams(spec, wire, environ, cwd, stderr, grace, on_change, on_noise, logins), wire)
     client = Client(
         transport,
         cache=None,  # we list when something changed; a cached answer would hide it
         message_handler=on_message,
         read_timeout_seconds=30.0,
         client_info=types.Implementation(name="causeway", version="1"),
+        **callbacks.options(),
     )
     async with AsyncExitStack() as stack:
         try:
@@ -215,7 +327,7 @@ async def open_link(
         except Exception as fault:
             # Whatever the SDK raises while connecting, often inside exception groups, becomes one reason.
             raise _start_failure(spec, wire, fault, stderr) from fault
-        yield Link(client, wire)
+        yield Link(client, wire, spec.name, callbacks)
 
 
 @asynccontextmanager
@@ -228,7 +340,12 @@ async def _streams(
     grace: Grace,
     on_change: Callable[[], None],
     on_noise: Callable[[], None],
+    logins: Logins | None,
 ) -> AsyncIterator[tuple[Any, Any]]:
+    cure = login_cure(spec, logins)
+    auth = None
+    if spec.kind != "stdio" and logins is not None and not has_own_credentials(spec):
+        auth = BearerAuth(await logins.access(spec.url))
     if spec.kind == "stdio":
         env = child_environment(environ, dict(spec.env))
         stderr.forget()
@@ -238,7 +355,7 @@ async def _streams(
             yield streams
     elif spec.kind == "http":
         # A request that could not be sent says little about the server: listing anew finds out.
-        wire.http = http_client(dict(spec.headers), on_change)
+        wire.http = http_client(dict(spec.headers), on_change, auth=auth, cure=cure)
         async with wire.http, streamable_http_client(spec.url, http_client=wire.http) as remote:
             yield remote
     else:
@@ -246,14 +363,18 @@ async def _streams(
         def factory(
             headers: dict[str, str] | None = None,
             timeout: httpx2.Timeout | None = None,
-            auth: httpx2.Auth | None = None,
+            auth: httpx2.Auth | None = auth,
         ) -> httpx2.AsyncClient:
-            wire.http = http_client(headers or {}, wire.on_end)
+            wire.http = http_client(headers or {}, wire.on_end, auth=auth, cure=cure)
             return wire.http
 
         # An idle stream is no fault, so reading it has no time limit of its own.
         async with sse_client(
-            spec.url, headers=dict(spec.headers), httpx_client_factory=factory, sse_read_timeout=86_400.0
+            spec.url,
+            headers=dict(spec.headers),
+            httpx_client_factory=factory,
+            sse_read_timeout=86_400.0,
+            auth=auth,
         ) as remote:
             yield remote
 
@@ -267,10 +388,7 @@ def _leaves(fault: BaseException) -> list[BaseException]:
 def _start_failure(spec: ServerSpec, wire: Wire, fault: Exception, stderr: StderrLog) -> McpFault:
     leaf = next((item for item in _leaves(fault) if not isinstance(item, asyncio.CancelledError)), fault)
     if wire.http is not None and wire.http.refused:
-        return NeedsLogin(
-            f"the server asks for a login (HTTP {wire.http.refused}); give it a header such as "
-            '"Authorization": "Bearer ${TOKEN}" in mcp.json'
-        )
+        return NeedsLogin(wire.http.refusal)
     if isinstance(leaf, FileNotFoundError):
         return StartFailed(
             f"the command {spec.command!r} was not found; install it or write its full path "

@@ -7,6 +7,7 @@ import binascii
 import hashlib
 import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,6 +30,11 @@ _ENDINGS = {
     "text/csv": ".csv", "text/html": ".html", "text/markdown": ".md",
 }  # fmt: skip
 
+#: A file inside a text: worth nothing to a model, and thousands of tokens.
+_DATA_URI = re.compile(
+    r"data:([\w.+-]{1,60}/[\w.+-]{1,100})(?:;[\w=.-]{1,60}){0,3};base64,([A-Za-z0-9+/]{200,}={0,2})"
+)
+
 
 @dataclass(slots=True)
 class _Collected:
@@ -46,8 +52,8 @@ def render_reply(
     """Turn a reply's parts into a `ToolResult`. Does file work: run it in a thread.
 
     Texts are joined; structured content is shown when there is no text (servers repeat it as text
-    otherwise). Pictures and sounds go to `folder/mcp/` and come back as files. What cannot be shown leaves a
-    line that says so.
+    otherwise). Pictures and sounds, also those inside a text as `data:` addresses, go to `folder/mcp/` and
+    come back as files. What cannot be shown leaves a line that says so.
     """
     got = _Collected(folder, file_stem(stem))
     has_text = False
@@ -56,9 +62,9 @@ def render_reply(
         if kind == "text":
             text = str(part.get("text") or "")
             has_text = has_text or bool(text.strip())
-            got.lines.append(text)
+            got.lines.append(_without_data(got, text))
         elif kind in ("image", "audio"):
-            _save(got, part.get("data"), part.get("mimeType"), f"{kind}", show=True)
+            got.lines.append(_save(got, part.get("data"), part.get("mimeType"), f"{kind}", show=True))
         elif kind == "resource":
             has_text = _resource(got, part.get("resource")) or has_text
         elif kind == "resource_link":
@@ -66,7 +72,7 @@ def render_reply(
         else:
             got.lines.append(f"[a part of type {str(kind)[:40]!r} was left out: it cannot be shown]")
     if structured is not None and not has_text:
-        got.lines.insert(0, json.dumps(structured, ensure_ascii=False))
+        got.lines.insert(0, _without_data(got, json.dumps(structured, ensure_ascii=False)))
     text = "\n".join(line for line in got.lines if line)
     if not text:
         text = (
@@ -82,12 +88,22 @@ def _resource(got: _Collected, resource: Any) -> bool:
         return False
     uri = str(resource.get("uri") or "")[:300]
     if isinstance(resource.get("text"), str):
-        got.lines.append(f"[resource {uri}]\n{resource['text']}")
+        got.lines.append(f"[resource {uri}]\n{_without_data(got, resource['text'])}")
         return True
     mime = str(resource.get("mimeType") or "application/octet-stream")
     is_media = mime.startswith(("image/", "audio/"))
-    _save(got, resource.get("blob"), mime, f"resource {uri}", show=is_media)
+    got.lines.append(_save(got, resource.get("blob"), mime, f"resource {uri}", show=is_media))
     return False
+
+
+def _without_data(got: _Collected, text: str) -> str:
+    """The text with the files in it saved and named."""
+
+    def named(found: re.Match[str]) -> str:
+        mime = found[1].lower()
+        return _save(got, found[2], mime, "data", show=mime.startswith(("image/", "audio/")))
+
+    return _DATA_URI.sub(named, text)
 
 
 def _link(part: Mapping[str, Any]) -> str:
@@ -97,33 +113,30 @@ def _link(part: Mapping[str, Any]) -> str:
     return f"[link to a resource: {', '.join(details)}]"
 
 
-def _save(got: _Collected, data: Any, mime: Any, what: str, *, show: bool) -> None:
+def _save(got: _Collected, data: Any, mime: Any, what: str, *, show: bool) -> str:
+    """Save what is base64; the line that says where it is, or why it is not."""
     mime = str(mime or "application/octet-stream").split(";")[0].strip().lower()
     if got.saved >= MOST_FILES:
-        got.lines.append(f"[{what} ({mime}) was left out: more than {MOST_FILES} files in one result]")
-        return
+        return f"[{what} ({mime}) was left out: more than {MOST_FILES} files in one result]"
     if not isinstance(data, str) or len(data) > LARGEST_FILE * 4 // 3 + 4:
-        got.lines.append(f"[{what} ({mime}) was left out: it is larger than {LARGEST_FILE >> 20} MiB]")
-        return
+        return f"[{what} ({mime}) was left out: it is larger than {LARGEST_FILE >> 20} MiB]"
     try:
         raw = base64.b64decode(data, validate=False)
     except (binascii.Error, ValueError):
         raw = b""
     if not raw:
-        got.lines.append(f"[{what} ({mime}) was left out: its data cannot be read]")
-        return
+        return f"[{what} ({mime}) was left out: its data cannot be read]"
     try:
         path = _write(got.folder, got.stem, _ENDINGS.get(mime, ".bin"), raw)
     except OSError as fault:
         reason = fault.strerror or "the folder is not usable"
-        got.lines.append(f"[{what} ({mime}) was left out: it could not be saved ({reason})]")
-        return
+        return f"[{what} ({mime}) was left out: it could not be saved ({reason})]"
     got.saved += 1
-    got.lines.append(f"[{what} ({mime}, {len(raw):,} bytes) saved as {path}]")
-    if show:
+    if show and all(file.path != path for file in got.files):
         got.files.append(FileRef(path, Path(path).name, mime))
         if mime in _SHOWN_TO_MODELS:
             got.images.append(ImageRef(path, mime))
+    return f"[{what} ({mime}, {len(raw):,} bytes) saved as {path}]"
 
 
 def _write(folder: Path, stem: str, ending: str, raw: bytes) -> str:

@@ -8,15 +8,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+from agent.tools.base import ToolContext
 from agent.tools.mcp.config import ServerSpec
-from agent.tools.mcp.faults import CallTimeout, Down, McpFault, NeedsLogin, SessionGone, StartFailed
+from agent.tools.mcp.faults import (
+    CallTimeout,
+    Down,
+    McpFault,
+    NeedsLogin,
+    SessionGone,
+    StartFailed,
+    Unreachable,
+)
 from agent.tools.mcp.names import file_stem
+from agent.tools.mcp.primitives import PromptInfo, ResourceInfo
 from agent.tools.mcp.process import StderrLog
+from agent.tools.mcp.requests import Call, Calls
 from agent.tools.mcp.schema import ListedTool
 from agent.tools.mcp.surroundings import Surroundings
 
@@ -28,7 +39,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("causeway.mcp")
 
 _FORGOTTEN = "the server forgot the session"
+_IDLE = "it was idle"
 
+T = TypeVar("T")
 State = Literal["starting", "ready", "failed", "restarting", "needs_auth", "disabled"]
 
 
@@ -42,6 +55,8 @@ class McpServer:
         self.since = around.clock()
         self.start_ms: int | None = None
         self.tools: tuple[ListedTool, ...] = ()
+        self.resources: tuple[ResourceInfo, ...] = ()
+        self.prompts: tuple[PromptInfo, ...] = ()
         self._around = around
         self._on_change = on_change
         path = None if around.log_dir is None else around.log_dir / f"mcp-{file_stem(spec.name)}.log"
@@ -54,8 +69,10 @@ class McpServer:
         self._drain = 0.0
         self._ending = ""  # why the present session is to end
         self._dirty = False  # the list of tools may have changed
+        self._stale = False  # the lists of resources and prompts may have changed
         self._kicked = False  # somebody asked for a restart
-        self._calls = 0
+        self._wanted = False  # a call waits for a server that was stopped for idleness
+        self._calls = Calls(spec.name)
         self._noisy = False
 
     @property
@@ -67,11 +84,17 @@ class McpServer:
         """The tools that are shown: those of a server that is ready, or was and is coming back."""
         return self.tools if self.state in ("ready", "restarting") else ()
 
+    @property
+    def stopping(self) -> bool:
+        """Whether it was told to end."""
+        return self._stopping
+
     # What others ask of the actor ------------------------------------------------------------------------
 
     def adopt(self, spec: ServerSpec) -> None:
         """Take on settings that need no new process: filters, time limits, approvals."""
         self.spec = spec
+        self._wake.set()
         self._changed()
 
     def restart(self) -> None:
@@ -79,6 +102,12 @@ class McpServer:
         self._kicked = True
         self._ending = self._ending or "a restart was asked for"
         self._wake.set()
+
+    def logged_in(self) -> None:
+        """Somebody logged in at the server: start anew, unless the session stands and needed more rights."""
+        if self.state != "ready":
+            self._set("restarting", "somebody logged in")
+            self.restart()
 
     def stop(self, drain: float = 0.0) -> None:
         """Let `run` finish: no new calls, up to `drain` seconds for those under way, then the session ends.
@@ -93,38 +122,69 @@ class McpServer:
             with suppress(RuntimeError):  # the start ended in this very moment
                 self._limit.reschedule(asyncio.get_running_loop().time())
 
-    async def call(self, tool: str, arguments: dict[str, Any], timeout: float) -> Reply:
-        """Call a tool by the server's own name for it, with a deadline in seconds. Raises McpFault.
+    async def call(
+        self, tool: str, arguments: dict[str, Any], timeout: float, context: ToolContext | None = None
+    ) -> Reply:
+        """Call a tool by the server's own name for it. Raises McpFault.
 
-        While the server restarts the call waits a few seconds for it. A remote session that was forgotten
-        is opened anew once for all calls that meet it, and each is sent once more: it was not run.
+        `timeout` is how long the server may be silent, in seconds; progress that it tells extends the call
+        up to a ceiling, and waiting for a person or the model does not count. What it asks meanwhile goes to
+        the desk of `context`.
         """
-        link = await self._usable(min(timeout, self._around.patience.reconnect))
+        under = Call.of(context, timeout) if context is not None else Call(timeout)
+        return await self._through(lambda link: link.call(tool, arguments, timeout, under), under)
+
+    async def read_resource(self, uri: str, timeout: float) -> tuple[dict[str, Any], ...]:
+        """The parts of a resource. Raises McpFault."""
+        return await self._through(lambda link: link.read_resource(uri, timeout), Call(timeout))
+
+    async def get_prompt(
+        self, name: str, arguments: dict[str, str], timeout: float
+    ) -> tuple[tuple[str, str], ...]:
+        """The messages of a prompt as (role, text). Raises McpFault."""
+        return await self._through(lambda link: link.get_prompt(name, arguments, timeout), Call(timeout))
+
+    async def _through(self, send: Callable[[Link], Awaitable[T]], under: Call) -> T:
+        """Send a request through the session that serves.
+
+        While the server restarts the request waits a few seconds for it. A remote session that was forgotten
+        is opened anew once for all that meet it, and each is sent once more: it was not run.
+        """
+        patience = min(under.timeout, self._around.patience.reconnect)
+        link = await self._usable(patience)
         try:
-            return await self._call_once(link, tool, arguments, timeout)
+            return await self._once(link, send, under)
         except SessionGone:
             self._end_session(link, _FORGOTTEN)
-            link = await self._usable(min(timeout, self._around.patience.reconnect), instead_of=link)
-            return await self._call_once(link, tool, arguments, timeout)
+            link = await self._usable(patience, instead_of=link)
+            return await self._once(link, send, under)
 
-    async def _call_once(self, link: Link, tool: str, arguments: dict[str, Any], timeout: float) -> Reply:
-        self._calls += 1
+    async def _once(self, link: Link, send: Callable[[Link], Awaitable[T]], under: Call) -> T:
+        began = asyncio.get_running_loop().time()
         try:
-            # The SDK's own deadline tells the server; this one holds if the SDK cannot even write.
-            async with asyncio.timeout(timeout + 6.0):
-                return await link.call(tool, arguments, timeout)
+            async with self._calls.under_way(under):
+                return await send(link)
         except TimeoutError:
-            raise CallTimeout(f"no answer within {timeout:g} s.") from None
+            spent = asyncio.get_running_loop().time() - began
+            if spent < under.timeout * 1.5:
+                raise CallTimeout(f"no answer within {under.timeout:g} s.") from None
+            raise CallTimeout(f"no end within {spent:.0f} s, though it told progress or asked.") from None
         except Down as fault:
             self._note_change()  # a dead connection shows itself when the list is read
             why = await link.farewell() if self.spec.kind == "stdio" else str(fault)
             raise Down(f"{why.rstrip('.')} during the call; it is being restarted.") from fault
         finally:
-            self._calls -= 1
             self._changed(tell=False)
+            if self.spec.idle_stop is not None:
+                self._wake.set()
 
     async def _usable(self, patience: float, instead_of: Link | None = None) -> Link:
-        """The session to call through; waits up to `patience` seconds for one that is on its way."""
+        """The session to call through; waits up to `patience` seconds for one that is on its way, longer for
+        a server that has to be started for it."""
+        if self.state == "ready" and self._link is None and not self._stopping:
+            self._wanted = True
+            self._wake.set()
+            patience = self.spec.start_timeout
         with suppress(TimeoutError):
             async with asyncio.timeout(patience):
                 while not self._stopping and self.state in ("starting", "ready", "restarting"):
@@ -134,7 +194,7 @@ class McpServer:
         link = self._link
         if link is None or link is instead_of or self.state != "ready" or self._stopping:
             what = "is being stopped" if self._stopping else f"is {self.state.replace('_', ' ')}"
-            raise Down(f"the server {what}" + (f": {self.reason}" if self.reason else "."))
+            raise Unreachable(f"the server {what}" + (f": {self.reason}" if self.reason else "."))
         return link
 
     # The actor -------------------------------------------------------------------------------------------
@@ -147,6 +207,10 @@ class McpServer:
             fault = await self._live()
             if self._stopping:
                 break
+            if self._ending == _IDLE:
+                failures = 0
+                await self._asleep()
+                continue
             lived = asyncio.get_running_loop().time() - began
             if self._kicked:
                 self._kicked, failures = False, 0
@@ -171,6 +235,8 @@ class McpServer:
             pause = patience.resting_remote if remote else None
             rest = "" if lasting else f" It failed {failures} times in a row and rests now."
             cure = f"; mend its entry or restart it with /mcp restart {self.name}"
+            if isinstance(fault, NeedsLogin):
+                cure = ""  # it says itself what to do
             self._set(
                 "needs_auth" if isinstance(fault, NeedsLogin) else "failed",
                 f"{str(fault).rstrip('.')}{cure}.{rest}",
@@ -185,6 +251,15 @@ class McpServer:
         await self._woken(pause)
         self._kicked = False
 
+    async def _asleep(self) -> None:
+        """Stopped for idleness: its tools stay listed, and a call starts it."""
+        self._set("ready", f"stopped after {self.spec.idle_stop or 0:g} s without calls; a call starts it")
+        while not (self._stopping or self._kicked or self._wanted):
+            await self._wake.wait()
+            self._wake.clear()
+        if not self._stopping:
+            self._set("restarting", "a call has started it")
+
     async def _woken(self, seconds: float | None) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
@@ -194,7 +269,7 @@ class McpServer:
 
     async def _live(self) -> McpFault:
         """One session from connecting to its end. Returns why it ended."""
-        self._ending, self._dirty, self._kicked = "", False, False
+        self._ending, self._dirty, self._stale, self._kicked, self._wanted = "", False, False, False, False
         loop = asyncio.get_running_loop()
         limit: asyncio.Timeout | None = None
         outcome: McpFault | None = None
@@ -242,6 +317,8 @@ class McpServer:
             self.start_ms = round((loop.time() - began) * 1000)
             self._link = link
             self.tools = tuple(tools)
+            self._stale = bool(link.offers or self.resources or self.prompts)
+            self._calls.idle_since = loop.time()
             self._set("ready", _left_out(faults))
             await self._serve(link)
             if self._ending == "lost":
@@ -250,7 +327,7 @@ class McpServer:
             return await self._lost(link) if self._ending == "lost" else fault
         finally:
             self._link = None
-            if self.state == "ready" and not self._stopping:
+            if self.state == "ready" and not self._stopping and self._ending != _IDLE:
                 self._set("restarting", "its session has ended")
         if self._ending == _FORGOTTEN:
             return SessionGone(_FORGOTTEN)
@@ -266,6 +343,10 @@ class McpServer:
             on_end=lambda: self._end_session(None, "lost"),
             on_change=self._note_change,
             on_noise=self._note_noise,
+            logins=self._around.logins,
+            on_offers=self._note_offers,
+            calls=self._calls,
+            sampling=self._around.sampling,
         )
 
     def _folder(self) -> Path:
@@ -282,14 +363,14 @@ class McpServer:
 
     async def _serve(self, link: Link) -> None:
         """Follow changes of the list until the session is to end. Raises McpFault."""
-        watcher = asyncio.create_task(link.watch(self._note_change), name=f"mcp-watch-{self.name}")
+        watch = link.watch(self._note_change, self._note_offers)
+        watcher = asyncio.create_task(watch, name=f"mcp-watch-{self.name}")
         try:
             while not self._stopping and not self._ending:
-                if self._dirty:
+                if self._dirty or self._stale:
                     await self._list_again(link)
-                    continue
-                await self._wake.wait()
-                self._wake.clear()
+                elif await self._idle():
+                    self._ending, self._link = _IDLE, None  # from here on calls wait for the next session
             if not self._ending:
                 await self._drained(self._drain)
             elif self._ending == _FORGOTTEN:
@@ -298,18 +379,51 @@ class McpServer:
             watcher.cancel()
             await asyncio.gather(watcher, return_exceptions=True)
 
+    async def _idle(self) -> bool:
+        """Wait for something to do; whether there were no calls for `idle_stop` seconds."""
+        now, quiet = asyncio.get_running_loop().time(), None
+        if self.spec.idle_stop is not None and not self._calls:
+            quiet = self._calls.idle_since + self.spec.idle_stop - now
+            if quiet <= 0:
+                return True
+        with suppress(TimeoutError):
+            async with asyncio.timeout(quiet):
+                await self._wake.wait()
+        self._wake.clear()
+        return False
+
     async def _list_again(self, link: Link) -> None:
         # Cleared before asking: a change that is told while the answer is under way is not lost.
-        self._dirty = False
-        try:
-            async with asyncio.timeout(self._around.patience.listing):
-                tools, faults = await link.list_tools()
-        except TimeoutError:
-            raise Down("it does not answer any more") from None
-        self.tools = tuple(tools)
-        self.reason = _left_out(faults)
+        tools_too, offers_too = self._dirty, self._stale
+        self._dirty = self._stale = False
+        if tools_too:
+            try:
+                async with asyncio.timeout(self._around.patience.listing):
+                    tools, faults = await link.list_tools()
+            except TimeoutError:
+                raise Down("it does not answer any more") from None
+            self.tools = tuple(tools)
+            self.reason = _left_out(faults)
+        if offers_too:
+            self.resources = await self._listed("resources", link, link.list_resources, self.resources)
+            self.prompts = await self._listed("prompts", link, link.list_prompts, self.prompts)
         self._changed()
         await asyncio.sleep(self._around.patience.between_listings)
+
+    async def _listed(
+        self, kind: str, link: Link, ask: Callable[[], Awaitable[tuple[T, ...]]], old: tuple[T, ...]
+    ) -> tuple[T, ...]:
+        """A list of offers; the old one stays when it cannot be had: tools must not suffer from it."""
+        if kind not in link.offers:
+            return ()
+        try:
+            async with asyncio.timeout(self._around.patience.listing):
+                return await ask()
+        except (McpFault, TimeoutError) as fault:
+            log.warning(
+                "MCP server %s: its %s were not listed: %s", self.name, kind, str(fault) or "no answer"
+            )
+            return old
 
     async def _drained(self, seconds: float) -> None:
         ending = self._ending
@@ -328,8 +442,12 @@ class McpServer:
         self._dirty = True
         self._wake.set()
 
+    def _note_offers(self) -> None:
+        self._stale = True
+        self._wake.set()
+
     def _end_session(self, link: Link | None, why: str) -> None:
-        if link is None or link is self._link:
+        if self._ending != _IDLE and (link is None or link is self._link):
             self._ending = self._ending or why
             if self.state == "ready" and not self._stopping:
                 self._set("restarting", "its session has ended")  # so that calls wait for the next one

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 
+from agent.tools.mcp.logins import Logins
 from agent.tools.mcp.process import Grace
 
 
@@ -57,3 +58,5 @@ class Surroundings:
     clock: Callable[[], float] = time.time
     rng: Callable[[], float] = random.random
     patience: Patience = field(default_factory=Patience)
+    logins: Logins | None = None
+    sampling: bool = False  # whether servers may ask the model for text

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from agent.tools.base import Annotations, ToolContext, ToolResult
-from agent.tools.mcp.faults import CallRefused, CallTimeout, Down, McpFault, NeedsLogin
+from agent.tools.mcp.faults import CallRefused, CallTimeout, Down, McpFault, NeedsLogin, Unreachable
+from agent.tools.mcp.requests import HELD_AT_MOST, ceiling
 from agent.tools.mcp.results import render_reply
 from agent.tools.mcp.server import McpServer
 
@@ -32,6 +33,12 @@ class McpTool:
     pre_approved: bool = False  # the entry's alwaysAllow names it
     admin_only: bool = False
 
+    @property
+    def ceiling(self) -> float:
+        """Seconds after which a call is over however much progress its server tells and however long people
+        take to answer; `timeout` is how long the server may be silent."""
+        return ceiling(self.timeout) + HELD_AT_MOST
+
     async def execute(self, params: dict[str, Any], context: ToolContext) -> ToolResult:
         """Call the tool. A failure of any kind is an error result; only cancelling raises."""
         server = self.find(self.source)
@@ -42,7 +49,7 @@ class McpTool:
                 is_error=True,
             )
         try:
-            reply = await server.call(self.original, params, self.timeout)
+            reply = await server.call(self.original, params, self.timeout, context)
         except McpFault as fault:
             return ToolResult(f"{self.name} failed: {_ended(str(fault))} {self._cure(fault)}", is_error=True)
         return await asyncio.to_thread(
@@ -59,6 +66,8 @@ class McpTool:
             return "The server was told to stop. Ask for less at a time, or try once more later."
         if isinstance(fault, NeedsLogin):
             return "An admin has to log in or to renew the server's credentials in mcp.json."
+        if isinstance(fault, Unreachable):
+            return "The call was not run. Try once more in a few seconds, or do without this tool."
         if isinstance(fault, Down):
             if self.annotations.read_only:
                 return "Try once more in a few seconds; if it fails again, do without this tool."

@@ -15,9 +15,12 @@ import anyio
 import mcp_types as types
 from mcp.shared.message import SessionMessage
 
+from agent.tools.mcp.primitives import mend_offers
 from agent.tools.mcp.process import Child
 from agent.tools.mcp.remote import CallBoundClient
 from agent.tools.mcp.schema import mend_call_result, mend_listing
+
+_MENDED = frozenset({"tools/list", "tools/call", "resources/list", "prompts/list"})
 
 
 @dataclass(slots=True)
@@ -59,7 +62,7 @@ class _Writer:
 
     async def send(self, item: SessionMessage, /) -> None:
         message = item.message
-        if isinstance(message, types.JSONRPCRequest) and message.method in ("tools/list", "tools/call"):
+        if isinstance(message, types.JSONRPCRequest) and message.method in _MENDED:
             if len(self._asked) > 10_000:  # calls whose answer never came; their place is needed
                 self._asked.pop(next(iter(self._asked)))
             self._asked[message.id] = message.method
@@ -124,6 +127,12 @@ class _Reader:
             tools, faults = mend_listing(message.result.get("tools"))
             self._wire.faults.extend(faults)
             message.result = {**message.result, "tools": tools}
+        elif asked == "resources/list":
+            resources = mend_offers(message.result.get("resources"), ("uri", "name"))
+            message.result = {**message.result, "resources": resources}
+        elif asked == "prompts/list":
+            prompts = mend_offers(message.result.get("prompts"), ("name",))
+            message.result = {**message.result, "prompts": prompts}
         elif asked == "tools/call":
             message.result = mend_call_result(message.result)
         return item
