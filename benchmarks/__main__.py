@@ -17,6 +17,7 @@ from pathlib import Path
 import aiohttp
 import psutil
 
+from benchmarks import mcp, skills
 from tests.fakes.llm import free_port
 from tests.harness import Process, openai_at, write_config
 
@@ -113,5 +114,11 @@ async def main() -> None:
                 process.wait(10)
 
 
+async def everything() -> None:
+    for title, part in (("Messages", main), ("MCP", mcp.main), ("Skills", skills.main)):
+        print(f"\n{title}")
+        await part()
+
+
 if __name__ == "__main__":
-    asyncio.run(main())
+    asyncio.run(everything())

@@ -118,8 +118,11 @@ class Questions:
 def _choices(schema: Mapping[str, Any]) -> list[str]:
     if schema.get("type") == "boolean":
         return ["yes", "no"]
-    options = [str(option) for option in schema.get("enum") or ()]
-    options += [str(o["const"]) for o in schema.get("oneOf") or () if isinstance(o, dict) and "const" in o]
+    of = schema.get("items") if schema.get("type") == "array" else schema
+    of = of if isinstance(of, dict) else {}
+    options = [str(option) for option in of.get("enum") or ()]
+    named = [*(of.get("oneOf") or ()), *(of.get("anyOf") or ())]
+    options += [str(o["const"]) for o in named if isinstance(o, dict) and "const" in o]
     return options[:20]
 
 
@@ -153,7 +156,7 @@ def read_value(said: str, schema: Mapping[str, Any], *, required: bool) -> tuple
         low, high = schema.get("minimum", number), schema.get("maximum", number)
         return low <= number <= high, number
     options = _choices(schema)
-    if options:
+    if options and kind != "array":  # several of them, separated by commas, are checked by whoever asks
         found = [option for option in options if option.lower() == said.lower()]
         return bool(found), found[0] if found else None
     short, long = int(schema.get("minLength", 0)), int(schema.get("maxLength", 10_000))

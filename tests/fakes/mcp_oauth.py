@@ -36,6 +36,7 @@ class Guarded:
     refresh: bool = True
     registers: bool = True
     trouble: bool = False  # the token endpoint answers 503
+    slow: bool = False  # a renewal waits for `release`
     garbled: bool = False  # the token endpoint answers with something unreadable, the token in it
     metadata: dict[str, Any] = field(default_factory=dict)  # replaces what the authorization server tells
     server: str = ""
@@ -49,7 +50,7 @@ class Guarded:
     refreshable: dict[str, Issued] = field(default_factory=dict)
     refreshed: int = 0
     calls: int = 0
-    release: asyncio.Event = field(default_factory=asyncio.Event)  # ends calls with the argument `wait`
+    release: asyncio.Event = field(default_factory=asyncio.Event)  # ends what waits
 
     def revoke(self) -> None:
         """The access tokens are over; refresh tokens are not."""
@@ -166,6 +167,8 @@ class Guarded:
                 return web.json_response({"error": "invalid_grant"}, status=400)
             issued.used = True
             self.refreshed += 1
+            if self.slow:
+                await self.release.wait()
             return self._issue(issued.scope, client)
         issued = self.codes.get(str(form["code"]))
         digest = hashlib.sha256(str(form["code_verifier"]).encode()).digest()

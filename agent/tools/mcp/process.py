@@ -68,12 +68,11 @@ class StderrLog:
     @staticmethod
     def _append(path: Path, chunk: bytes) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
+        if path.is_file() and path.stat().st_size >= _LARGEST_LOG:
+            path.replace(path.with_name(path.name + ".1"))
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
         with os.fdopen(descriptor, "ab") as file:
             file.write(chunk[-_LARGEST_LOG:])
-            full = file.tell() >= _LARGEST_LOG
-        if full:
-            path.replace(path.with_name(path.name + ".1"))
 
 
 class Child:
