@@ -144,7 +144,9 @@ class App:
     def _build_agents_side(self) -> None:
         config = self.config
         self.login = McpLogin(
-            self.store, lambda: self.url if self.server is not None else "", on_secret=self.masker.add
+            self.store,
+            lambda: config.server.public_url.rstrip("/") or (self.url if self.server is not None else ""),
+            on_secret=self.masker.add,
         )
         self.mcp = McpHub(
             self.workspace / config.mcp.file,

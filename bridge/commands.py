@@ -193,6 +193,10 @@ class Commands:
         if verb.lower() == "restart":
             known = await self._board.mcp.restart(name)
             return text("mcp.restarted" if known else "mcp.unknown", language, name=name)
+        name, _, address = name.partition(" ")
+        if address.strip():
+            outcome = await self._board.mcp.answer_login(address.strip())
+            return text(f"mcp.login.{outcome}", language)
         try:
             link = await self._board.mcp.login(name)
         except LoginFailed as fault:

@@ -137,12 +137,14 @@ def _absent_if_empty(value: object) -> object:
 
 class ServerSettings(_Section):
     """`key` is asked of everybody who is not on this machine; without one none can be let in from outside.
-    `allowed_hosts`: further names under which the server may be addressed. `port` 0: any free one."""
+    `allowed_hosts`: further names under which the server may be addressed. `port` 0: any free one.
+    `public_url`: where browsers elsewhere reach this server, for logins at MCP servers."""
 
     host: str = "127.0.0.1"
     port: int = Field(default=8765, ge=0, le=65_535)
     key: Annotated[SecretStr | None, BeforeValidator(_absent_if_empty)] = None
     allowed_hosts: list[Id] = []
+    public_url: str = Field(default="", pattern=r"^(https?://[^\s/]+(/[^\s]*)?)?$")
 
     @field_validator("host")
     @classmethod

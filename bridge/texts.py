@@ -199,8 +199,10 @@ _TEXTS: dict[str, tuple[str, str]] = {
         "没有等待中的登录:链接已使用过,或已超过 10 分钟。请用 /mcp login 获取新链接。",
     ),
     "mcp.login.link": (
-        "Open this address in a browser and log in to {name}; it is valid for 10 minutes:\n\n{link}",
-        "请在浏览器中打开以下地址登录 {name},10 分钟内有效:\n\n{link}",
+        "Open this address in a browser and log in to {name}; it is valid for 10 minutes:\n\n{link}\n\n"
+        "If the page at the end cannot be opened, send its address: `/mcp login {name} ADDRESS`",
+        "请在浏览器中打开以下地址登录 {name},10 分钟内有效:\n\n{link}\n\n"
+        "如果最后的页面打不开,请把它的地址发给我:`/mcp login {name} 地址`",
     ),
     "mcp.login.not": ("{name}: {reason}", "{name}:{reason}"),
     "mcp.admins": ("Only an admin may do that.", "只有管理员可以这样做。"),

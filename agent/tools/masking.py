@@ -69,13 +69,16 @@ class Masker:
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         self._lock = threading.Lock()
         self._known: dict[str, tuple[str, ...]] = {}
+        self._pinned: frozenset[str] = frozenset()
         self._forms: tuple[str, ...] = ()
         for secret in secrets:
             self._remember(secret)
+        #: Those of the configuration are never forgotten, however many tokens are learned later.
+        self._pinned = frozenset(self._known)
         self._publish()
 
     def add(self, secret: str) -> None:
-        """Mask this value too from now on. Of more than 1,000 values the oldest are forgotten."""
+        """Mask this value too from now on. Of more than 1,000 learned values the oldest are forgotten."""
         with self._lock:
             self._remember(secret)
             self._publish()
@@ -96,10 +99,13 @@ class Masker:
         secret = secret.strip()
         if len(secret) < _SHORTEST:
             return
+        pinned = self._pinned
+        if secret in pinned:
+            return
         self._known.pop(secret, None)
         self._known[secret] = tuple(_forms(secret))
-        while len(self._known) > _MAX_KNOWN:
-            del self._known[next(iter(self._known))]
+        while len(self._known) - len(pinned) > _MAX_KNOWN:
+            del self._known[next(known for known in self._known if known not in pinned)]
 
     def _publish(self) -> None:
         forms = {form for forms in self._known.values() for form in forms}

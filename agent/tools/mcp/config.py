@@ -367,11 +367,17 @@ def _remote(common: dict[str, Any], given: dict[str, Any], expander: Expander) -
     )
 
 
+_OAUTH_KEYS = frozenset(("clientid", "clientsecret", "issuer"))
+
+
 def _oauth_client(value: Any, expander: Expander) -> OAuthClient | None:
-    if value is None:
-        return None
+    if not isinstance(value, dict):
+        return None  # `true` and the like: other programs' way to say that the server wants a login
+    if not any(key.lower().replace("_", "") == "clientid" for key in value):
+        return None  # only settings of other programs (a callback port, scopes)
+    value = {key: text for key, text in value.items() if key.lower().replace("_", "") in _OAUTH_KEYS}
     told = {key.lower().replace("_", ""): text for key, text in pairs("oauth", value, expander)}
-    if not told.get("clientid") or told.keys() - {"clientid", "clientsecret", "issuer"}:
+    if not told.get("clientid"):
         raise EntryError("'oauth' holds 'client_id' and, if they are known, 'client_secret' and 'issuer'")
     secret = told.get("clientsecret", "")
     if secret:

@@ -18,6 +18,7 @@ from agent.tools.mcp.faults import McpFault
 from agent.tools.mcp.file import ConfigFile
 from agent.tools.mcp.logins import LoginFailed, Logins
 from agent.tools.mcp.names import offered_name
+from agent.tools.mcp.orphans import MARK, end_orphans, mark
 from agent.tools.mcp.primitives import PromptInfo, ResourceInfo, ResourceText, render_contents
 from agent.tools.mcp.schema import ListedTool, provider_schema, short_description
 from agent.tools.mcp.server import McpServer, State
@@ -95,8 +96,9 @@ class McpHub:
         self._clock = clock
         self._default_timeout = default_timeout
         self._drain = drain
+        self._mark = mark(path)
         self._around = Surroundings(
-            environ,
+            {**environ, MARK: self._mark},
             log_dir,
             cwd_default,
             Sdk(),
@@ -141,6 +143,7 @@ class McpHub:
         """Read the file and let its servers start in the background. `on_change` is called on the event loop
         whenever `tools` or `status` may have changed, and must return at once."""
         self._on_change = on_change
+        await asyncio.to_thread(end_orphans, self._mark)
         await self.refresh()
 
     async def refresh(self) -> RefreshReport:
@@ -185,6 +188,12 @@ class McpHub:
         if slot is None or logins is None:
             raise LoginFailed(f"There is no server {name!r} to log in to.")
         return await logins.begin(slot.spec)
+
+    async def answer_login(self, address: str) -> str:
+        """Finish a login by the address at which the browser ended: for an admin whose browser cannot reach
+        the callback. Returns "done", "failed" or "unknown"."""
+        logins = self._around.logins
+        return await logins.answer_address(address) if logins is not None else "unknown"
 
     def _logged_in(self, url: str) -> None:
         for slot in self._slots.values():

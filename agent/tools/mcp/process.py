@@ -15,10 +15,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from agent.tools.mcp.orphans import MARK
+
 log = logging.getLogger("causeway.mcp")
 
 #: What a child inherits; everything else comes from its entry's `env`.
-INHERITED = ("HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER", "LANG", "LC_ALL", "LC_CTYPE", "TMPDIR", "TZ")
+INHERITED = ("HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER", "LANG", "LC_ALL", "LC_CTYPE", "TMPDIR", "TZ",
+             MARK)  # fmt: skip
 _LARGEST_LOG = 512 * 1024  # bytes; one older file of the same size is kept beside it
 _TAIL = 2_000  # bytes of stderr kept in memory for the reason of a failure
 
