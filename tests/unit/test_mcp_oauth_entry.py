@@ -29,9 +29,19 @@ def test_a_client_is_read_in_either_spelling_and_its_secret_is_told_to_the_maske
         assert "hush-hush-hush" not in repr(config.servers[0])
 
 
-@pytest.mark.parametrize(
-    "oauth", ["bridge", {}, {"client_secret": "x"}, {"client_id": "x", "scopes": "all"}, ["bridge"]]
-)
+@pytest.mark.parametrize("oauth", [True, {}, {"callbackPort": 3118, "scopes": ["all"]}, {"client_id": None}])
+def test_what_other_programs_write_there_is_no_fault(oauth: Any) -> None:
+    config, _ = _entry(oauth)
+    assert config.bad == ()
+    assert config.servers[0].oauth_client is None
+
+
+def test_settings_of_other_programs_beside_a_client_are_passed_over() -> None:
+    config, _ = _entry({"client_id": "x", "scopes": "all"})
+    assert config.servers[0].oauth_client == OAuthClient("x", "", "")
+
+
+@pytest.mark.parametrize("oauth", ["bridge", {"client_secret": "x"}, ["bridge"]])
 def test_what_names_no_client_fails_its_entry_alone_and_says_what_belongs_there(oauth: Any) -> None:
     config, _ = _entry(oauth)
     assert config.servers == ()

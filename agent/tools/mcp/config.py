@@ -371,11 +371,13 @@ _OAUTH_KEYS = frozenset(("clientid", "clientsecret", "issuer"))
 
 
 def _oauth_client(value: Any, expander: Expander) -> OAuthClient | None:
-    if not isinstance(value, dict):
-        return None  # `true` and the like: other programs' way to say that the server wants a login
-    if not any(key.lower().replace("_", "") == "clientid" for key in value):
-        return None  # only settings of other programs (a callback port, scopes)
-    value = {key: text for key, text in value.items() if key.lower().replace("_", "") in _OAUTH_KEYS}
+    if value is None or isinstance(value, bool):
+        return None  # `true`: other programs' way to say that the server wants a login
+    if isinstance(value, dict):  # their other settings (a callback port, scopes) are not ours to refuse
+        known = {key: text for key, text in value.items() if key.lower().replace("_", "") in _OAUTH_KEYS}
+        value = {key: text for key, text in known.items() if text is not None}
+        if not value:
+            return None
     told = {key.lower().replace("_", ""): text for key, text in pairs("oauth", value, expander)}
     if not told.get("clientid"):
         raise EntryError("'oauth' holds 'client_id' and, if they are known, 'client_secret' and 'issuer'")
