@@ -8,7 +8,7 @@ import logging
 import os
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -26,8 +26,9 @@ from agent.tools.mcp.hub import McpHub
 from bridge import mcp_admin
 from bridge.access import Access
 from bridge.commands import Board, Commands
-from bridge.config import Config
+from bridge.config import Config, secret_variables
 from bridge.delivery import Delivery
+from bridge.environment import Environment
 from bridge.http import Guard, Server, load_key
 from bridge.keys import COUNTS_KEY, COUNTS_SCOPE
 from bridge.maintenance import Chore, Maintenance
@@ -68,9 +69,9 @@ class App:
         serve: bool = True,
     ) -> None:
         self.config = config
-        self.environ = config.environ
         self.clock = clock
         self.masker = masker or Masker(config.secrets())
+        self.environ = Environment(config.workspace / ".env", config.real_environ, self._learn)
         self.serve = serve
         self.workspace = config.workspace
         self.channels: dict[str, Channel] = {}
@@ -158,7 +159,7 @@ class App:
             sampling=config.mcp.sampling.enabled,
             logins=self.login.logins,
         )
-        self.skills = SkillManager(builtin_skills(), self.workspace / "skills", environ=config.environ_now)
+        self.skills = SkillManager(builtin_skills(), self.workspace / "skills", environ=lambda: self.environ)
         self.tools = ToolManager(
             config.tools,
             mcp=self.mcp,
@@ -185,6 +186,7 @@ class App:
         self.delivery = Delivery(self.store, self.channels, clock=time.monotonic)
         self.maintenance = Maintenance(
             [
+                Chore("environment", self.environ.refresh),
                 Chore("mcp", self.tools.refresh),
                 Chore("skills", self._refresh_skills),
                 Chore("skill versions", self._record_skills, every=10.0),
@@ -301,6 +303,10 @@ class App:
                 sample_tokens=self.config.mcp.sampling.max_tokens,
             ),
         )
+
+    def _learn(self, variables: Mapping[str, str]) -> None:
+        for value in secret_variables(variables):
+            self.masker.add(value)
 
     async def _refresh_skills(self) -> None:
         if self.config.skills.enabled:

@@ -7,7 +7,6 @@ workspace adds variables that the real environment does not have.
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -35,8 +34,6 @@ from channels.base import ChannelConfig, ChannelError
 from channels.registry import load
 
 __all__ = ["AccessRule", "Config", "ConfigError", "Fault", "load_config"]
-
-log = logging.getLogger("causeway.config")
 
 _LOCAL_CHANNELS = ("web", "api", "terminal")
 _DEFAULT_CHANNELS = ("web", "api")
@@ -208,23 +205,19 @@ class Config:
     environ: Mapping[str, str] = field(default_factory=dict, repr=False)
     real_environ: Mapping[str, str] = field(default_factory=dict, repr=False)
 
-    def environ_now(self) -> Mapping[str, str]:
-        """`environ` with .env read anew (blocking); one that became faulty counts as it was at the start."""
-        try:
-            return {**read_dotenv(self.workspace / ".env"), **self.real_environ}
-        except (ConfigError, OSError):
-            log.warning("%s cannot be read now; its last values stay", self.workspace / ".env")
-            return self.environ
-
     def secrets(self) -> list[str]:
         """Every value that must not be seen: secret settings, and variables whose names say so."""
         found = set(secret_values(self.channels))
         for name in SECTIONS:
             found.update(secret_values(getattr(self, name)))
-        for name, value in self.environ.items():
-            if SECRET_NAME.search(name) and len(value) >= _SECRET_LENGTH:
-                found.add(value)
-        return sorted(found)
+        return sorted(found | secret_variables(self.environ))
+
+
+def secret_variables(environ: Mapping[str, str]) -> set[str]:
+    """The values of variables whose names say that they are secret."""
+    return {
+        value for name, value in environ.items() if SECRET_NAME.search(name) and len(value) >= _SECRET_LENGTH
+    }
 
 
 def find_file(path: Path | None, environ: Mapping[str, str]) -> Path | None:
