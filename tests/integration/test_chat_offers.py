@@ -157,3 +157,81 @@ async def test_sampling_is_off_by_default_and_goes_to_the_model_when_it_is_on(
         await shown(fake, "It said:")
         assert "teal" in fake.chat(5).text
         assert len(model.seen) == 3
+
+
+async def test_mc_25_a_tool_that_an_admin_switched_off_stays_off(tmp_path: Path) -> None:
+    def offered(seen: Seen) -> Say:
+        return Say(f"add is {'there' if 'sdk__add' in seen.tools else 'away'}: {seen.last_user}")
+
+    async with talking(tmp_path, offered) as (app, fake, _model):
+        fake.say(5, "one")
+        await shown(fake, "add is there: one")
+        fake.say(6, "/tools off sdk__add")
+        await fake.wait_for(lambda: "Only an admin" in fake.chat(6).text, 15)
+        fake.say(5, "/tools off sdk__ad")
+        await shown(fake, "Did you mean")
+        fake.say(5, "/tools off sdk__add")
+        await shown(fake, "is switched off for everybody")
+        fake.say(5, "two")
+        await shown(fake, "add is away: two")
+        fake.say(6, "for others too")
+        await fake.wait_for(lambda: "add is away: for others too" in fake.chat(6).text, 15)
+        assert await app.mcp.restart("sdk")
+        await app.maintenance.settled()
+        fake.say(5, "three")
+        await shown(fake, "add is away: three")
+        file = tmp_path / "workspace" / "mcp.json"
+        entry = file.read_text()
+        file.write_text('{"mcpServers": {}}')
+        await app.maintenance.settled()
+        file.write_text(entry)
+        await app.maintenance.settled()
+        fake.say(5, "four")
+        await shown(fake, "add is away: four")
+        await app.stop()
+        app = App(app.config)
+        await app.start()
+        try:
+            async with asyncio.timeout(30):
+                while not app.mcp.tools:
+                    await app.maintenance.settled()
+            fake.say(5, "five")
+            await shown(fake, "add is away: five")
+            fake.say(5, "/tools on sdk__add")
+            await shown(fake, "is switched on")
+            fake.say(5, "six")
+            await shown(fake, "add is there: six")
+        finally:
+            await app.stop()
+
+
+async def test_mc_20_what_a_run_has_used_stays_offered_to_its_end_though_its_server_is_gone(
+    tmp_path: Path,
+) -> None:
+    """Retrieval is off: all tools are offered. A used one stays, and says that its server is gone."""
+    seen_tools: list[list[str]] = []
+    app_box: list[App] = []
+
+    async def answer(seen: Seen) -> Say:
+        seen_tools.append(seen.tools)
+        if len(seen_tools) == 1:
+            return Say(calls=(Call("sdk__add", {"a": 1, "b": 2}),))
+        if len(seen_tools) == 2:
+            file = tmp_path / "workspace" / "mcp.json"
+            file.write_text('{"mcpServers": {}}')
+            await app_box[0].maintenance.settled()
+            return Say(calls=(Call("read", {"path": "x"}),))
+        if len(seen_tools) == 3:
+            return Say(calls=(Call("sdk__add", {"a": 3, "b": 4}),))
+        return Say(f"It said: {seen.results[-1]}")
+
+    async with talking(tmp_path, answer) as (app, fake, _model):  # type: ignore[arg-type]
+        app_box.append(app)
+        fake.say(5, "go")
+        await shown(fake, "It said:")
+        assert "is gone" in fake.chat(5).text
+        assert all("sdk__add" in tools and "read" in tools for tools in seen_tools)
+        assert "sdk__whoami" not in seen_tools[-1]
+        fake.say(5, "next")
+        await fake.wait_for(lambda: len(seen_tools) == 5, 15)
+        assert "sdk__add" not in seen_tools[-1]
