@@ -19,7 +19,7 @@ from agent.models.resolve import ModelSetupError, resolve
 from agent.prompt import SystemPrompt
 from agent.skills.counts import SkillCounts
 from agent.skills.manager import SkillManager
-from agent.tools.builtin.skills import find_skills_tool
+from agent.tools.builtin.skills import find_skills_tool, install_skill_tool
 from agent.tools.manager import ToolManager
 from agent.tools.masking import Masker
 from agent.tools.mcp.hub import McpHub
@@ -165,7 +165,10 @@ class App:
             mcp=self.mcp,
             masker=self.masker,
             switches=StoredSwitches(self.store),
-            more=[find_skills_tool(lambda: self.skills.current)],
+            more=[
+                find_skills_tool(lambda: self.skills.current),
+                install_skill_tool(self.workspace / "skills", self._skill_installed),
+            ],
         )
         self.counts = SkillCounts()
         self._counted: object = None
@@ -311,6 +314,11 @@ class App:
     async def _refresh_skills(self) -> None:
         if self.config.skills.enabled:
             await self.skills.refresh()
+
+    async def _skill_installed(self, who: str, why: str) -> None:
+        """A skill was put in place by a tool: known at once, and in the history with its author."""
+        await self._refresh_skills()
+        await asyncio.to_thread(self.versions.record, self.skills.current.available, who, why)
 
     async def _record_skills(self) -> None:
         if self.config.skills.enabled:
