@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from agent.agent import Agent, AgentSettings
+from agent.agent import Agent
 from agent.history import Assistant, User
 from agent.models.base import Model, ModelError
 from agent.models.resolve import ModelSetupError, resolve
@@ -23,6 +23,7 @@ from agent.tools.builtin.skills import find_skills_tool, install_skill_tool
 from agent.tools.manager import ToolManager
 from agent.tools.masking import Masker
 from agent.tools.mcp.hub import McpHub
+from agent.turn import AgentSettings
 from bridge import mcp_admin
 from bridge.access import Access
 from bridge.commands import Board, Commands

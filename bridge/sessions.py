@@ -12,13 +12,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from agent.agent import Agent, Turn
+from agent.agent import Agent
 from agent.desk import Ask
 from agent.events import Outcome
 from agent.skills.counts import SkillCounts
 from agent.skills.invocation import Refused, invocation
 from agent.skills.manager import SkillManager
 from agent.tools.base import Answer, Caller, Question
+from agent.turn import Turn
 from bridge.access import Access
 from bridge.commands import parse
 from bridge.delivery import Delivery, LiveReply, body_from_json

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import unquote
 
-from agent.agent import Turn
 from agent.events import FileRef, Outcome
 from agent.history import Assistant, Entry, ImageRef, User
 from agent.tools.base import Caller
+from agent.turn import Turn
 from bridge.texts import text
 from channels.base import (
     Attachment,

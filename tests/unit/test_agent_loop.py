@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from agent.agent import Agent, AgentSettings, Turn
+from agent.agent import Agent
 from agent.events import Event, Outcome, TextDelta, TextReset, ToolFinished, ToolStarted
 from agent.history import Assistant, Ended, Entry, ToolBegun, ToolCall, ToolOutput, User
 from agent.models.base import (
@@ -30,6 +30,7 @@ from agent.tools.base import Annotations, Caller, FunctionTool, ToolContext, Too
 from agent.tools.manager import ToolManager
 from agent.tools.masking import Masker
 from agent.tools.settings import ToolSettings
+from agent.turn import AgentSettings, Turn
 from tests.fakes.history import MemoryHistory
 from tests.fakes.scripted import Answer, Scripted, calls, check, results, says
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from agent.agent import Agent, AgentSettings
+from agent.agent import Agent
 from agent.history import User
 from agent.models.base import Request
 from agent.prompt import SystemPrompt
@@ -20,6 +20,7 @@ from agent.tools.manager import ToolManager
 from agent.tools.masking import Masker
 from agent.tools.mcp.hub import McpHub
 from agent.tools.settings import ToolSettings
+from agent.turn import AgentSettings
 from bridge.access import Access
 from bridge.commands import Board, Commands
 from bridge.config import AccessRule
