@@ -17,7 +17,7 @@ from pathlib import Path
 import aiohttp
 import psutil
 
-from benchmarks import mcp, skills
+from benchmarks import first_answer, mcp, skills
 from tests.fakes.llm import free_port
 from tests.harness import Process, openai_at, write_config
 
@@ -115,7 +115,12 @@ async def main() -> None:
 
 
 async def everything() -> None:
-    for title, part in (("Messages", main), ("MCP", mcp.main), ("Skills", skills.main)):
+    for title, part in (
+        ("Messages", main),
+        ("First answer", first_answer.main),
+        ("MCP", mcp.main),
+        ("Skills", skills.main),
+    ):
         print(f"\n{title}")
         await part()
 

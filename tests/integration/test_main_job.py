@@ -6,7 +6,6 @@ import asyncio
 import base64
 import json
 import re
-import statistics
 import sys
 import time
 from collections.abc import Sequence
@@ -212,35 +211,14 @@ def slow_server(seconds: float) -> dict[str, Any]:
     return {"command": sys.executable, "args": ["-c", code]}
 
 
-async def first_answers(
-    folder: Path, model: ScriptedModel, mcp: dict[str, Any] | None, times: int
-) -> list[float]:
-    taken = []
-    for n in range(times):
-        place = folder / f"{n}"
-        (place / "workspace").mkdir(parents=True)
-        if mcp:
-            (place / "workspace" / "mcp.json").write_text(json.dumps(mcp))
-        async with bridge(place, {"model": openai_at(model.openai_url), **API}) as app, client(app) as api:
-            began = time.perf_counter()
-            await api.chat.completions.create(
-                model="causeway", messages=[{"role": "user", "content": "hi"}], user="s"
-            )
-            taken.append(time.perf_counter() - began)
-            if mcp:
-                assert [s.state for s in app.mcp.status] == ["starting"]
-    return taken
-
-
 async def test_a_server_that_takes_10_s_to_start_holds_back_no_first_message(tmp_path: Path) -> None:
-    mcp = {"mcpServers": {"slow": slow_server(10)}}
-    async with ScriptedModel([Say("hi", delay=0.2)]).running() as model:
-        await first_answers(tmp_path / "warm", model, None, 1)
-        without = await first_answers(tmp_path / "without", model, None, 5)
-        beside = await first_answers(tmp_path / "beside", model, mcp, 5)
-    ratio = statistics.median(beside) / statistics.median(without)
-    print(f"first answer beside a slow server: ratio of medians {ratio:.2f}")
-    assert ratio < 1.2
+    """The answer is there while the server is still starting. How fast it is in proportion: `make bench`."""
+    (tmp_path / "workspace").mkdir()
+    (tmp_path / "workspace" / "mcp.json").write_text(json.dumps({"mcpServers": {"slow": slow_server(10)}}))
+    async with ScriptedModel([Say("hi")]).running() as model:
+        async with bridge(tmp_path, {"model": openai_at(model.openai_url), **API}) as app:
+            assert await ask(app, "hello") == "hi"
+            assert [s.state for s in app.mcp.status] == ["starting"]
 
 
 async def test_tools_follow_mcp_json_while_the_bridge_runs(tmp_path: Path) -> None:
