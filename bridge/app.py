@@ -327,7 +327,8 @@ class App:
 
     async def _keep_counts(self) -> None:
         counts = self.counts.saved()
-        if counts != self._counted:
+        # A terminal chat beside a running bridge must not write over what that one counts.
+        if self.serve and counts != self._counted:
             await self.store.channel_state(COUNTS_SCOPE).put(COUNTS_KEY, counts)
             self._counted = counts
 

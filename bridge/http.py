@@ -10,6 +10,7 @@ from __future__ import annotations
 import hmac
 import ipaddress
 import logging
+import os
 import secrets
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -174,7 +175,7 @@ class Server:
         except OSError as error:
             await self._runner.cleanup()
             raise ListenError(
-                f"Cannot listen on {self.host}:{self.port}: {error.strerror or error}. Is the bridge already "
+                f"Cannot listen on {self.host}:{self.port}: {os.strerror(error.errno or 0)}. Is the bridge already "
                 "running? Stop it, or choose another port with server: port in config.yaml or --port."
             ) from error
         sockets = site._server.sockets if site._server is not None else ()  # type: ignore[attr-defined]
