@@ -176,8 +176,8 @@ class Server:
             await self._runner.cleanup()
             reason = os.strerror(error.errno or 0)
             raise ListenError(
-                f"Cannot listen on {self.host}:{self.port}: {reason}. Is the bridge already running? Stop it, "
-                "or choose another port with server: port in config.yaml or --port."
+                f"Cannot listen on {self.host}:{self.port}: {reason}. Is the bridge running already? Stop "
+                "it, or choose another port with server: port in config.yaml or --port."
             ) from error
         sockets = site._server.sockets if site._server is not None else ()  # type: ignore[attr-defined]
         self.port = sockets[0].getsockname()[1] if sockets else self.port
