@@ -26,7 +26,16 @@ from agent.models.base import (
 from agent.prompt import SystemPrompt
 from agent.skills.counts import SkillCounts
 from agent.skills.manager import SkillManager
-from agent.tools.base import Annotations, Caller, FunctionTool, ToolContext, ToolResult
+from agent.tools.base import (
+    Annotations,
+    Caller,
+    FunctionTool,
+    Question,
+    ToolContext,
+    ToolResult,
+)
+from agent.tools.base import Answer as Said
+from agent.tools.builtin.skills import find_skills_tool
 from agent.tools.manager import ToolManager
 from agent.tools.masking import Masker
 from agent.tools.settings import ToolSettings
@@ -75,11 +84,12 @@ class World:
         self.slept: list[float] = []
         self.tools: list[FunctionTool] = []
         self.settings = AgentSettings()
+        self.more: list[FunctionTool] = []
 
     async def start(self, *tools: FunctionTool) -> World:
         self.tools = list(tools)
         source = Source(*tools)
-        self.manager = ToolManager(ToolSettings(), mcp=source, masker=Masker([]))
+        self.manager = ToolManager(ToolSettings(), mcp=source, masker=Masker([]), more=self.more)
         await self.manager.start()
         self.skills = SkillManager(self.folder / "builtin", self.folder / "skills", environ=dict)
         await self.skills.refresh()
@@ -450,3 +460,56 @@ async def test_a_failing_tool_is_told_to_the_model_and_shown_as_failed(tmp_path:
     assert "Traceback" not in result.text
     finished = [e for e in world.events if isinstance(e, ToolFinished)]
     assert [e.ok for e in finished] == [False]
+
+
+def skill(folder: Path, name: str, head: str = "", body: str = "Boil the water.") -> None:
+    place = folder / "skills" / name
+    place.mkdir(parents=True)
+    about = f"name: {name}\ndescription: How {name} is made. Use when {name} is wanted.\n{head}"
+    (place / "SKILL.md").write_text(f"---\n{about}---\n{body}\n")
+
+
+@pytest.mark.parametrize("agreed", [True, False, None])
+async def test_a_skill_in_use_narrows_what_runs_without_asking(tmp_path: Path, agreed: bool | None) -> None:
+    ran: list[str] = []
+
+    async def put(params: dict[str, Any], context: ToolContext) -> ToolResult:
+        ran.append(context.call)
+        return ToolResult("written")
+
+    skill(tmp_path, "tea", "allowed-tools: read\n")
+    world = await World(
+        tmp_path, [calls(("read", {"path": "/skills/tea/SKILL.md"})), calls(("put", {}), start=5), says("ok")]
+    ).start(tool("put", put, WRITE))
+    asked: list[Question] = []
+
+    async def ask(question: Question) -> Said:
+        asked.append(question)
+        return Said("accept" if agreed else "decline")
+
+    turn = Turn("r1", ANN, "tea please", ask=None if agreed is None else ask)
+    await world.agent.run(turn, world.events.append)
+    read, written = results(world.model.requests[-1])
+    assert "Boil the water." in read.text
+    assert bool(ran) is bool(agreed)
+    assert written.is_error is not bool(agreed)
+    assert len(asked) == (agreed is not None)
+    if not agreed:
+        assert "tea allows read without asking" in written.text
+        assert not any(isinstance(e, ToolBegun) for e in await world.entries())
+
+
+async def test_find_skills_is_offered_only_when_skills_found_no_room(tmp_path: Path) -> None:
+    skill(tmp_path, "tea")
+    world = World(tmp_path, [says("ok")])
+    world.more = [find_skills_tool(lambda: world.skills.current)]
+    await world.start()
+    await world.say("hi")
+    assert "find_skills" not in [one.name for one in world.model.requests[-1].tools]
+    for number in range(400):
+        skill(tmp_path, f"skill-{number}", "x: " + "long " * 20 + "\n")
+    await world.skills.refresh()
+    await world.say("more", run="r2")
+    request = world.model.requests[-1]
+    assert "find_skills" in [one.name for one in request.tools]
+    assert "find_skills" in request.system
