@@ -125,7 +125,9 @@ class Calls:
         if catalog.get(call.name) is None:
             return None
         own = await self._conversation.of_run(turn.run)
-        return await consent(own, self._skills.current, call.name, call.arguments, context.desk, READ)
+        language = context.caller.language
+        skills = self._skills.current
+        return await consent(own, skills, call.name, call.arguments, context.desk, READ, language)
 
     async def _execute(
         self, turn: Turn, call: ToolCall, catalog: Catalog, context: ToolContext

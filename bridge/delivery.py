@@ -35,6 +35,8 @@ log = logging.getLogger("causeway.delivery")
 
 #: A reply that the platform has not taken for so long is given up (seconds).
 GIVE_UP = 24 * 3600.0
+#: Most answers to commands under way at once.
+MOST_AT_ONCE = 2000
 _LONGEST_PAUSE = 60.0
 _CALL_DEADLINE = 120.0
 _TYPING_DEADLINE = 5.0
@@ -94,7 +96,15 @@ class Delivery:
         return StoredReply(ref.id, session, ref_to_json(ref), body_to_json(outbound), "complete")
 
     def deliver(self, reply: StoredReply) -> None:
-        """Deliver a whole reply that is already in the outbox, in a task of ours."""
+        """Deliver a whole reply that is already in the outbox, in a task of ours.
+
+        With `MOST_AT_ONCE` under way (a platform that takes nothing for long) it goes out at the next start.
+        """
+        if len(self._tasks) >= MOST_AT_ONCE:
+            log.error(
+                "%d replies wait for their platforms; reply %s waits in the outbox", MOST_AT_ONCE, reply.id
+            )
+            return
         task = asyncio.create_task(self._deliver(reply), name=f"deliver {reply.id}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -106,6 +116,17 @@ class Delivery:
         except Exception:
             # The task's owner only waits for its end; the outbox still has the reply for the next start.
             log.exception("reply %s could not be delivered now", reply.id)
+
+    async def unanswered(self, ref: ReplyRef) -> None:
+        """Tell the channel that nothing more will come for a message, so that nobody waits for it."""
+        channel = self.channels.get(ref.address.channel)
+        if channel is None:
+            return
+        try:
+            async with asyncio.timeout(_TYPING_DEADLINE):
+                await channel.end(ref)
+        except (SendError, TimeoutError) as error:
+            log.info("the end of %s was not shown: %s", ref.id, error)
 
     async def stop(self, grace: float) -> None:
         """Wait for deliveries under way, at most `grace` seconds; what is left stays in the outbox."""

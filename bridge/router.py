@@ -104,7 +104,11 @@ class Router:
 
     async def _answer(self, inbound: Inbound, session: str, language: str) -> None:
         """A message that answers an open question of a run; a second delivery of it answers nothing."""
-        if not await self._store.mark_seen(inbound) or self._sessions.questions.hear(session, inbound):
+        if not await self._store.mark_seen(inbound):
+            return
+        if self._sessions.questions.hear(session, inbound):
+            # It gets no reply of its own: the run that asked goes on.
+            await self._delivery.unanswered(ReplyRef(notice_id(inbound), inbound.address, inbound.id))
             return
         reply = self._reply(inbound, session, language, text("question.late", language))
         await self._store.open_reply(reply)

@@ -29,7 +29,7 @@ from bridge.questions import Questions
 from bridge.store.base import Store, StoreError, Waiting
 from bridge.texts import language_of, text
 from bridge.turns import build_turn, compose
-from channels.base import Channel, Inbound, Outbound, ReplyRef, SendError
+from channels.base import Channel, Inbound, Outbound, ReplyRef
 
 log = logging.getLogger("causeway.sessions")
 
@@ -197,16 +197,9 @@ class Runner:
         self._faults = 0
 
     async def _unanswered(self, waiting: Waiting) -> None:
-        """Tell the channel that nothing more will come for a message, so that nobody waits for it."""
         inbound = waiting.inbound
         ref = ReplyRef(waiting.run or f"r{waiting.seq}", inbound.address, inbound.id)
-        channel = self.sessions.channels.get(inbound.address.channel)
-        if channel is not None:
-            try:
-                async with asyncio.timeout(10):
-                    await channel.end(ref)
-            except (SendError, TimeoutError) as error:
-                log.info("the end of %s was not shown: %s", ref.id, error)
+        await self.sessions.delivery.unanswered(ref)
 
     async def _something_new(self) -> bool:
         try:

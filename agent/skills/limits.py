@@ -100,6 +100,7 @@ async def consent(
     arguments: Mapping[str, Any],
     desk: Desk | None,
     read_tool: str = "read",
+    language: str = "",
 ) -> ToolResult | None:
     """Ask the person when a skill in use does not hold this call. None: go on. Else the result instead of it.
 
@@ -109,9 +110,14 @@ async def consent(
     if skill is None:
         return None
     if desk is not None:
-        shown = f"Run the tool {tool}? The skill {skill.name} does not list it as allowed."
+        chinese = language.lower().startswith("zh")
+        shown = (
+            f"要运行工具 {tool} 吗?技能 {skill.name} 没有把它列为允许的工具。"
+            if chinese
+            else f"Run the tool {tool}? The skill {skill.name} does not list it as allowed."
+        )
         if command := arguments.get("command") or arguments.get("path"):
-            shown += f" It would be run with: {clean(str(command), 300)}"
+            shown += f"{'参数:' if chinese else ' It would be run with: '}{clean(str(command), 300)}"
         answer = await desk.ask(Question(source=f"skill {skill.name}", text=shown))
         if answer.action == "accept":
             return None

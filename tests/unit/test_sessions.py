@@ -16,6 +16,7 @@ from agent.models.base import Request
 from agent.prompt import SystemPrompt
 from agent.skills.counts import SkillCounts
 from agent.skills.manager import SkillManager
+from agent.tools.base import Question
 from agent.tools.manager import ToolManager
 from agent.tools.masking import Masker
 from agent.tools.mcp.hub import McpHub
@@ -372,3 +373,20 @@ async def test_in_a_group_the_speaker_stands_before_the_words_and_files_are_name
 def test_a_reply_reference_names_the_message_it_answers() -> None:
     ref = ReplyRef("r1", message("x").address, "m1")
     assert (ref.id, ref.to) == ("r1", "m1")
+
+
+async def test_an_answer_to_a_question_is_no_message_and_nobody_waits_for_its_reply(
+    halls: Callable[..., Hall],
+) -> None:
+    hall = await halls(echo).start()
+    ref = ReplyRef("r1", message("x").address, "m-asked", "en")
+    asking = asyncio.create_task(
+        hall.sessions.questions.ask("room:direct:c1", ref, "u1", Question("shop", "Buy it?"))
+    )
+    await hall.room.until(lambda: bool(hall.seen()))
+    await hall.say("yes", id="m-yes")
+    await hall.say("yes", id="m-yes")  # a second delivery answers nothing
+    assert (await asking).action == "accept"
+    await hall.room.until(lambda: len(hall.room.ended) == 1)
+    assert hall.model.requests == []
+    assert await hall.store.next("room:direct:c1") == []
