@@ -513,3 +513,29 @@ async def test_find_skills_is_offered_only_when_skills_found_no_room(tmp_path: P
     request = world.model.requests[-1]
     assert "find_skills" in [one.name for one in request.tools]
     assert "find_skills" in request.system
+
+
+async def test_a_stop_in_the_middle_of_a_write_leaves_memory_and_disk_agreed(tmp_path: Path) -> None:
+    writing, go_on = asyncio.Event(), asyncio.Event()
+    world = await World(tmp_path, [calls(("alpha", {"x": "1"})), says("never")]).start(tool("alpha", answer))
+    real = world.history.append
+
+    async def slow(session: str, entries: Sequence[Entry]) -> None:
+        if any(isinstance(e, ToolOutput) for e in entries) and not writing.is_set():
+            writing.set()
+            await go_on.wait()
+        await real(session, entries)
+
+    world.history.append = slow  # type: ignore[method-assign]
+    task = asyncio.create_task(world.say("go"))
+    await writing.wait()
+    task.cancel()
+    await asyncio.sleep(0)
+    go_on.set()
+    await asyncio.wait({task})
+    assert task.cancelled()
+    await world.agent.settle("r1", "stopped")
+    entries = await world.entries()
+    check(entries)
+    assert [e.text for e in entries if isinstance(e, ToolOutput)] == ["got 1"]
+    assert await world.agent.entries() == entries

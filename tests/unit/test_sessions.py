@@ -375,18 +375,20 @@ def test_a_reply_reference_names_the_message_it_answers() -> None:
     assert (ref.id, ref.to) == ("r1", "m1")
 
 
-async def test_an_answer_to_a_question_is_no_message_and_nobody_waits_for_its_reply(
-    halls: Callable[..., Hall],
-) -> None:
+async def test_an_answer_to_a_question_is_no_message_and_counts_once(halls: Callable[..., Hall]) -> None:
     hall = await halls(echo).start()
     ref = ReplyRef("r1", message("x").address, "m-asked", "en")
+    form = {"type": "object", "properties": {"first": {"type": "string"}, "second": {"type": "string"}}}
     asking = asyncio.create_task(
-        hall.sessions.questions.ask("room:direct:c1", ref, "u1", Question("shop", "Buy it?"))
+        hall.sessions.questions.ask("room:direct:c1", ref, "u1", Question("shop", "Which?", form))
     )
-    await hall.room.until(lambda: bool(hall.seen()))
-    await hall.say("yes", id="m-yes")
-    await hall.say("yes", id="m-yes")  # a second delivery answers nothing
-    assert (await asking).action == "accept"
-    await hall.room.until(lambda: len(hall.room.ended) == 1)
+    await hall.room.until(lambda: len(hall.seen()) == 1)
+    await hall.say("apple", id="m-apple")
+    await hall.room.until(lambda: len(hall.seen()) == 2)
+    await hall.say("apple", id="m-apple")  # a second delivery answers nothing
+    await hall.say("pear", id="m-pear")
+    answer = await asking
+    assert answer.values == {"first": "apple", "second": "pear"}
+    await hall.room.until(lambda: len(hall.room.ended) == 2)  # nobody waits for a reply to an answer
     assert hall.model.requests == []
     assert await hall.store.next("room:direct:c1") == []
