@@ -319,11 +319,11 @@ class App:
     async def _skill_installed(self, who: str, why: str) -> None:
         """A skill was put in place by a tool: known at once, and in the history with its author."""
         await self._refresh_skills()
-        await asyncio.to_thread(self.versions.record, self.skills.current.available, who, why)
+        await asyncio.to_thread(self.versions.record, tuple(self.skills.current), who, why)
 
     async def _record_skills(self) -> None:
         if self.config.skills.enabled:
-            await asyncio.to_thread(self.versions.record, self.skills.current.available)
+            await asyncio.to_thread(self.versions.record, tuple(self.skills.current))
 
     async def _keep_counts(self) -> None:
         counts = self.counts.saved()

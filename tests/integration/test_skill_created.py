@@ -81,3 +81,17 @@ async def test_without_a_yes_nothing_is_installed(tmp_path: Path) -> None:
             fake.say(5, "no")
             await fake.wait_for(lambda: "did not agree" in fake.chat(5).text, 20)
         assert not (tmp_path / "workspace" / "skills" / "tea-timer").exists()
+
+
+async def test_a_change_to_a_skill_that_is_switched_off_is_in_the_history_too(tmp_path: Path) -> None:
+    folder = tmp_path / "workspace" / "skills" / "tea-timer"
+    folder.mkdir(parents=True)
+    (folder / "SKILL.md").write_text(SKILL)
+    async with bridge(tmp_path, {"channels": {"api": {}}}) as app:
+        await app.maintenance.settled()  # the first pass keeps what is there
+        await app.skills.set_enabled("tea-timer", False)
+        (folder / "SKILL.md").write_text(SKILL.replace("121", "122"))
+        await app.skills.refresh()
+        await app._record_skills()
+        found = app.versions.history("tea-timer", app.skills.current.find("tea-timer"))
+        assert len(found) == 2
