@@ -13,7 +13,9 @@ from agent.skills.formatter import skills_section
 from agent.skills.lint import confusable
 from agent.skills.manager import SkillManager
 from bridge.paths import builtin_skills
+from bridge.skill_shelf import VERSIONS_SCOPE, StoreShelf
 from bridge.skill_versions import SkillVersions
+from bridge.store.sqlite import SqliteStore
 
 COUNT = 500
 
@@ -56,7 +58,10 @@ async def main() -> None:
         make(custom)
         await asyncio.sleep(0.05)  # files this young are read twice, which is not what is measured
         manager = SkillManager(builtin_skills(), custom, environ=dict)
-        versions = SkillVersions(custom)
+        store = SqliteStore(Path(folder) / "versions.db")
+        await store.open()
+        shelf = StoreShelf(store.channel_state(VERSIONS_SCOPE), asyncio.get_running_loop())
+        versions = SkillVersions(custom, shelf)
         watch = Watch()
         watching = asyncio.create_task(watch.run())
 
@@ -76,6 +81,7 @@ async def main() -> None:
         block = watch.longest * 1000
         watching.cancel()
         await asyncio.gather(watching, return_exceptions=True)
+        await store.close()
         began = time.perf_counter()
         skills_section(manager.current, "read")
         prompt = (time.perf_counter() - began) * 1000

@@ -38,6 +38,7 @@ from bridge.paths import builtin_skills
 from bridge.questions import Questions
 from bridge.router import Router
 from bridge.sessions import SessionLimits, Sessions
+from bridge.skill_shelf import VERSIONS_SCOPE, StoreShelf
 from bridge.skill_versions import SkillVersions
 from bridge.store import open_store
 from bridge.store.base import StoreError
@@ -173,7 +174,8 @@ class App:
         )
         self.counts = SkillCounts()
         self._counted: object = None
-        self.versions = SkillVersions(self.workspace / "skills", self.clock)
+        shelf = StoreShelf(self.store.channel_state(VERSIONS_SCOPE), asyncio.get_running_loop())
+        self.versions = SkillVersions(self.workspace / "skills", shelf, self.clock)
         self.prompt = SystemPrompt(self.skills, config.sessions.instructions, self.clock)
 
     def _build_channels(self) -> None:

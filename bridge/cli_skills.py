@@ -12,7 +12,8 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from agent.skills.lint import Finding
     from agent.skills.manager import SkillManager
     from agent.skills.skill import Skill, SkillSet
+    from bridge.skill_versions import SkillVersions
 
 
 _SKELETON = """\
@@ -96,7 +98,12 @@ async def run(config: Config, options: argparse.Namespace) -> int:
 
     manager = SkillManager(builtin_skills(), _custom(config), environ=lambda: config.environ)
     await manager.refresh()
-    return await actions[options.what](config, options, manager)
+    from bridge.store.base import StoreError
+
+    try:
+        return await actions[options.what](config, options, manager)
+    except StoreError as error:
+        return _fault(error)
 
 
 def _custom(config: Config) -> Path:
@@ -365,24 +372,40 @@ def _agreed(count: int) -> bool:
     return input(f"Install {what}? [y/N] ").strip().casefold() in ("y", "yes")
 
 
+@asynccontextmanager
+async def _versions(config: Config) -> AsyncIterator[SkillVersions]:
+    """The versions, in the store that a running bridge may have open too."""
+    from bridge.skill_shelf import VERSIONS_SCOPE, StoreShelf
+    from bridge.skill_versions import SkillVersions
+    from bridge.store import open_store
+
+    await asyncio.to_thread(config.workspace.mkdir, parents=True, exist_ok=True)
+    store = open_store(config.store.url, config.workspace, synchronous=config.store.synchronous)
+    await store.open()
+    try:
+        shelf = StoreShelf(store.channel_state(VERSIONS_SCOPE), asyncio.get_running_loop())
+        yield SkillVersions(_custom(config), shelf)
+    finally:
+        await store.close()
+
+
 # -- versions ----------------------------------------------------------------------------------------------
 
 
 async def _keep_version(config: Config, manager: SkillManager, why: str = "") -> None:
     """Keep what changed. Called without a reason before a command changes something, so that what others
     did is not put down to it."""
-    from bridge.skill_versions import SkillVersions, whoami
+    from bridge.skill_versions import whoami
 
     await manager.refresh()
-    versions = SkillVersions(_custom(config))
-    await asyncio.to_thread(versions.record, tuple(manager.current), whoami() if why else "", why)
+    async with _versions(config) as versions:
+        await asyncio.to_thread(versions.record, tuple(manager.current), whoami() if why else "", why)
 
 
 async def _history(config: Config, options: argparse.Namespace, manager: SkillManager) -> int:
-    from bridge.skill_versions import SkillVersions
-
     skill = manager.current.find(options.name)
-    versions = await asyncio.to_thread(SkillVersions(_custom(config)).history, options.name, skill)
+    async with _versions(config) as kept:
+        versions = await asyncio.to_thread(kept.history, options.name, skill)
     if not versions:
         if skill is None:
             return _fault(_unknown(options.name, [one.name for one in manager.current]))
@@ -395,15 +418,15 @@ async def _history(config: Config, options: argparse.Namespace, manager: SkillMa
 
 
 async def _rollback(config: Config, options: argparse.Namespace, manager: SkillManager) -> int:
-    from bridge.skill_versions import SkillVersions, VersionError, whoami
+    from bridge.skill_versions import VersionError, whoami
 
     skill = manager.current.find(options.name)
     skill = skill if skill is not None and skill.source == "custom" else None
-    versions = SkillVersions(_custom(config))
     try:
-        made = await asyncio.to_thread(
-            versions.rollback, options.name, options.version, skill, whoami(), options.why
-        )
+        async with _versions(config) as versions:
+            made = await asyncio.to_thread(
+                versions.rollback, options.name, options.version, skill, whoami(), options.why
+            )
     except VersionError as error:
         return _fault(error)
     print(f"{options.name} is as in version {options.version} again (now version {made.id}).")

@@ -1,7 +1,7 @@
 """Versions of the workspace's skills: who changed what, when and why, and the way back.
 
 Where the skills folder or the workspace is a git repository of its own, each change is a commit there that
-holds the skill's files and nothing else. Otherwise versions are zip files under `skills/.history/NAME/`.
+holds the skill's files and nothing else. Otherwise versions are zips in the bridge's store.
 Skills that are links to another place are that place's matter. All methods block: call them in a thread.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import getpass
 import hashlib
+import io
 import json
 import logging
 import os
@@ -24,10 +25,10 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from agent.skills.skill import Skill
+from bridge.skill_shelf import Shelf
 
 log = logging.getLogger("causeway.skills")
 
-HISTORY = ".history"
 MAX_VERSIONS = 50
 MAX_SKILL_BYTES = 10 * 1024 * 1024
 MAX_SKILL_FILES = 500
@@ -80,8 +81,9 @@ def whoami() -> str:
 class SkillVersions:
     """Keeps versions of the skills in one folder. Safe to call from several threads."""
 
-    def __init__(self, custom: Path, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, custom: Path, shelf: Shelf, clock: Callable[[], float] = time.time) -> None:
         self._custom = custom
+        self._shelf = shelf
         self._real = str(custom.resolve())
         self._clock = clock
         self._seen: dict[str, tuple[str, _State]] = {}
@@ -179,7 +181,7 @@ class SkillVersions:
 
     def _keeper(self) -> _Keeper:
         top = _repository(self._custom)
-        return _Git(self._custom, top) if top else _Zips(self._custom / HISTORY)
+        return _Git(self._custom, top) if top else _Zips(self._shelf)
 
 
 # -- files ---------------------------------------------------------------------------------------------------
@@ -266,24 +268,25 @@ def _restore(custom: Path, root: str, files: Files) -> None:
         shutil.rmtree(left, ignore_errors=True)
 
 
-# -- zip files -----------------------------------------------------------------------------------------------
+# -- the store -----------------------------------------------------------------------------------------------
 
 
 class _Zips:
-    """One zip file a version; what is said about it stands in its comment."""
+    """One zip a version on the shelf; what is said about it stands in its comment."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, shelf: Shelf) -> None:
+        self._shelf = shelf
+        self._index = shelf.index()
 
     def _numbers(self, name: str) -> list[int]:
-        folder = self._folder / name
-        return (
-            sorted(int(f.stem) for f in folder.glob("*.zip") if f.stem.isdigit()) if folder.is_dir() else []
-        )
+        return self._index.get(name, [])
+
+    def _open(self, name: str, number: int) -> zipfile.ZipFile:
+        return zipfile.ZipFile(io.BytesIO(self._shelf.read(name, number)))
 
     def _said(self, name: str, number: int) -> dict[str, Any]:
         try:
-            with zipfile.ZipFile(self._folder / name / f"{number}.zip") as packed:
+            with self._open(name, number) as packed:
                 said = json.loads(packed.comment)
                 return said if isinstance(said, dict) else {}
         except (OSError, ValueError, zipfile.BadZipFile):
@@ -295,40 +298,32 @@ class _Zips:
         return "same" if self._said(name, numbers[-1]).get("digest") == digest else "changed"
 
     def known(self) -> dict[str, str]:
-        names = [entry.name for entry in self._folder.iterdir()] if self._folder.is_dir() else []
         return {
             name: str(self._said(name, numbers[-1]).get("root", name))
-            for name in names
-            if (numbers := self._numbers(name))
+            for name, numbers in self._index.items()
+            if numbers
         }
 
     def keep(self, root: str, files: Files, meta: Version, digest: str) -> bool:
-        name = meta.skill
-        folder = self._folder / name
-        numbers = self._numbers(name)
-        said = {
-            "v": 1,
-            "digest": digest,
-            "root": root,
-            "when": meta.when,
-            "who": meta.who,
-            "why": meta.why[:500],
-        }
+        name, numbers = meta.skill, self._numbers(meta.skill)
+        told = {"when": meta.when, "who": meta.who, "why": meta.why[:500]}
+        said = {"v": 1, "digest": digest, "root": root, **told}
+        body = io.BytesIO()
+        with zipfile.ZipFile(body, "w", zipfile.ZIP_DEFLATED) as packed:
+            for path, (data, runs) in sorted(files.items()):
+                entry = zipfile.ZipInfo(path)
+                entry.external_attr = (0o100755 if runs else 0o100644) << 16
+                packed.writestr(entry, data, zipfile.ZIP_DEFLATED)
+            packed.comment = json.dumps(said, ensure_ascii=True).encode()
+        number = (numbers[-1] if numbers else 0) + 1
+        cut = max(0, len(numbers) + 1 - MAX_VERSIONS)
+        drop, older = numbers[:cut], numbers[cut:]
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            temporary = folder / ".new.tmp"
-            with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as packed:
-                for path, (data, runs) in sorted(files.items()):
-                    entry = zipfile.ZipInfo(path)
-                    entry.external_attr = (0o100755 if runs else 0o100644) << 16
-                    packed.writestr(entry, data, zipfile.ZIP_DEFLATED)
-                packed.comment = json.dumps(said, ensure_ascii=True).encode()
-            temporary.replace(folder / f"{(numbers[-1] if numbers else 0) + 1}.zip")
-            for number in numbers[: max(0, len(numbers) + 1 - MAX_VERSIONS)]:
-                (folder / f"{number}.zip").unlink(missing_ok=True)
+            self._shelf.write(name, number, body.getvalue(), older, drop)
         except OSError as error:
             log.warning("no version of the skill %s could be kept: %s", name, error)
             return False
+        self._index[name] = [*older, number]
         return True
 
     def list(self, name: str, root: str) -> list[Version]:
@@ -352,7 +347,7 @@ class _Zips:
             raise VersionError(f"{name} has no version {id!r}. `causeway skills history {name}` lists them.")
         files: Files = {}
         try:
-            with zipfile.ZipFile(self._folder / name / f"{int(id)}.zip") as packed:
+            with self._open(name, int(id)) as packed:
                 root = str(json.loads(packed.comment)["root"])
                 for entry in packed.infolist():
                     inside = entry.filename == root or entry.filename.startswith(f"{root}/")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
@@ -58,7 +59,8 @@ async def test_a_skill_made_in_one_turn_is_used_in_the_next(tmp_path: Path) -> N
             await fake.wait_for(lambda: "is installed" in fake.chat(5).text, 20)
             fake.say(5, "how long for green tea?")
             await fake.wait_for(lambda: "Two minutes and one second." in fake.chat(5).text, 20)
-            (version,) = app.versions.history("tea-timer", app.skills.current.get("tea-timer"))
+            tea = app.skills.current.get("tea-timer")
+            (version,) = await asyncio.to_thread(app.versions.history, "tea-timer", tea)
             assert (version.who, version.why) == ("5", "tea")
             assert app.counts.of("tea-timer").read == 1
             fake.say(5, "/skill tea-timer how long for green tea?")
@@ -93,5 +95,6 @@ async def test_a_change_to_a_skill_that_is_switched_off_is_in_the_history_too(tm
         (folder / "SKILL.md").write_text(SKILL.replace("121", "122"))
         await app.skills.refresh()
         await app._record_skills()
-        found = app.versions.history("tea-timer", app.skills.current.find("tea-timer"))
+        tea = app.skills.current.find("tea-timer")
+        found = await asyncio.to_thread(app.versions.history, "tea-timer", tea)
         assert len(found) == 2
