@@ -24,7 +24,7 @@ from agent.tools.manager import ToolManager
 from agent.tools.masking import Masker
 from agent.tools.mcp.hub import McpHub
 from agent.turn import AgentSettings
-from bridge import mcp_admin
+from bridge import mcp_admin, texts
 from bridge.access import Access
 from bridge.commands import Board, Commands
 from bridge.config import Config, secret_variables
@@ -181,6 +181,7 @@ class App:
     def _build_channels(self) -> None:
         for name, settings in self.config.channels.items():
             cls = load(settings.type or name)
+            texts.add(cls.texts)
             env = Env(self.store.channel_state(name), text, self.workspace / "channels" / name, self.clock)
             self.channels[name] = cls(name, settings, env)
 

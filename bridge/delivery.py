@@ -22,6 +22,7 @@ from channels.base import (
     Chunk,
     Flooded,
     Gone,
+    Lost,
     NotSent,
     Outbound,
     OutFile,
@@ -312,7 +313,11 @@ class LiveReply:
                 if shown is None or (not shown.message_id and not shown.final):
                     await self._post(n, chunk, done)
                 elif shown.message_id and (shown.chunk != chunk or shown.final != done):
-                    await self._edit(n, shown, chunk, done)
+                    try:
+                        await self._edit(n, shown, chunk, done)
+                    except Lost as error:
+                        log.info("chunk %d of reply %s is posted anew: %s", n, self.ref.id, error)
+                        await self._post(n, chunk, done)
             except Rejected as error:
                 if not final:
                     raise
@@ -347,7 +352,8 @@ class LiveReply:
             await self._record(StoredChunk(n, "unknown" if final else "intent"))
             return
         self._shown[n] = _Shown(message_id, chunk, final)
-        await self._record(StoredChunk(n, "sent", message_id))
+        if message_id or final:
+            await self._record(StoredChunk(n, "sent", message_id))
 
     async def _edit(self, n: int, shown: _Shown, chunk: Chunk, final: bool) -> None:
         """Edits repeat without harm, so they are not written down, and an unknown outcome is tried again."""

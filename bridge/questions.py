@@ -15,7 +15,7 @@ from typing import Any
 
 from agent.tools.base import Answer, Question
 from bridge.texts import text
-from channels.base import Channel, Inbound, ReplyRef, SendError
+from channels.base import Channel, Choice, Inbound, ReplyRef, SendError
 
 log = logging.getLogger("causeway.questions")
 
@@ -112,7 +112,7 @@ class Questions:
     async def _put(self, channel: Channel, ref: ReplyRef, words: str, choices: Sequence[str]) -> None:
         own = replace(ref, id=f"q{self._new_id()}")
         async with asyncio.timeout(_POST_DEADLINE):
-            await channel.ask(own, words, choices)
+            await channel.ask(own, words, [Choice(str(n), choice) for n, choice in enumerate(choices)])
 
 
 def _choices(schema: Mapping[str, Any]) -> list[str]:

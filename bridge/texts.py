@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 _TEXTS: dict[str, tuple[str, str]] = {
     # -- access
     "access.denied": (
@@ -431,6 +433,11 @@ def text(key: str, language: str = "", /, **values: object) -> str:
     english, chinese = _TEXTS[key]
     template = chinese if language_of(language) == "zh" else english
     return template.format(**values) if values else template
+
+
+def add(texts: Mapping[str, tuple[str, str]]) -> None:
+    """Take the texts of a channel type into the catalogue. Adding them again changes nothing."""
+    _TEXTS.update(texts)
 
 
 def keys() -> tuple[str, ...]:

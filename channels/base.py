@@ -14,6 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar, Literal, Protocol, TypeAlias
 
 from aiohttp import web
@@ -21,6 +22,8 @@ from pydantic import BaseModel, ConfigDict
 
 Json: TypeAlias = "None | bool | int | float | str | list[Any] | dict[str, Any]"
 ChatKind = Literal["direct", "group", "channel"]
+#: How a message means the bot: "" (not at all), a direct chat, its name, a reply to it, a command for it.
+Cue = Literal["", "direct", "mention", "reply", "command"]
 AttachmentKind = Literal["image", "audio", "video", "file"]
 
 INBOUND_VERSION = 1
@@ -81,7 +84,10 @@ class Inbound:
 
     `id` is the platform's message id, unique within the channel instance and chat, and the key by which a
     second delivery is recognised. `text` has the bot's mention removed. `addressed`: the bot is meant
-    (mentioned, replied to, or a direct chat). `sent_at` is Unix time in seconds.
+    (mentioned, replied to, or a direct chat), and `cue` says by what. `sent_at` is Unix time in seconds.
+    `album`: messages of one chat with the same album are parts of one message (each is stored as it comes;
+    the bridge puts them together). `replaces`: the id of an earlier message that this one corrects; it never
+    starts a turn of its own.
     """
 
     id: str
@@ -93,6 +99,9 @@ class Inbound:
     attachments: tuple[Attachment, ...] = ()
     context: tuple[ContextMessage, ...] = ()
     sent_at: float = 0.0
+    cue: Cue = ""
+    album: str = ""
+    replaces: str = ""
 
     def to_json(self) -> dict[str, Any]:
         return {"v": INBOUND_VERSION, **asdict(self)}
@@ -113,6 +122,9 @@ class Inbound:
             attachments=tuple(Attachment(**a) for a in data["attachments"]),
             context=tuple(ContextMessage(**c) for c in data["context"]),
             sent_at=data["sent_at"],
+            cue=data.get("cue", ""),
+            album=data.get("album", ""),
+            replaces=data.get("replaces", ""),
         )
 
 
@@ -149,12 +161,62 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class ReplyRef:
-    """Which reply a call belongs to. `id` stays the same over restarts; `to` is the `Inbound.id` answered."""
+    """Which reply a call belongs to. `id` stays the same over restarts; `to` is the `Inbound.id` answered and
+    `person` the id of its sender. `private`: only that person is meant to see it, where the platform can do
+    that (a refusal in a group); elsewhere it is shown like any reply."""
 
     id: str
     address: Address
     to: str = ""
     language: str = ""
+    person: str = ""
+    private: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One answer to a question. `id` is opaque: at most 40 ASCII letters, digits, `-`, `_`, `:`."""
+
+    id: str
+    label: str
+    style: Literal["", "primary", "danger"] = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Press:
+    """A person pressed a button of a question. `message_id` is what `Channel.ask` returned for it."""
+
+    address: Address
+    sender: Sender
+    choice: str
+    message_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MenuEntry:
+    """One command for a platform's command menu. `about` maps "en" and "zh" to a short description."""
+
+    name: str
+    about: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What a check of the settings found, for `doctor` and `init`. Texts are in the language asked for."""
+
+    level: Literal["ok", "warning", "error"]
+    what: str
+    cure: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SetupField:
+    """A setting that `causeway init` asks for. `about` maps "en" and "zh" to where the person finds it."""
+
+    name: str
+    about: Mapping[str, str]
+    secret: bool = False
+    required: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +264,7 @@ class SendError(Exception):
      │   └─ Flooded  the same, and the platform says when: `retry_after` seconds
      ├─ Unknown      may have been shown (time-out after sending); do not repeat
      ├─ Rejected     this chunk will never be taken (bad request); go on with the next
+     │   └─ Lost     the message to edit is gone or can no longer be changed; post the chunk anew
      └─ Gone         this chat can no longer be written to (blocked, deleted); give the reply up
     """
 
@@ -221,6 +284,10 @@ class Unknown(SendError):
 
 
 class Rejected(SendError):
+    pass
+
+
+class Lost(Rejected):
     pass
 
 
@@ -263,6 +330,18 @@ class ChannelState(Protocol):
         """The newest `limit` entries with `seq > after`, oldest first."""
         ...
 
+    async def remove(self, log: str, entry: str) -> bool:
+        """Delete an entry of a log. True for the one caller that found it there."""
+        ...
+
+    async def claim(self, key: str, holder: str, seconds: float) -> bool:
+        """Take or renew a lease: True when nobody else holds `key` now. It ends after `seconds`."""
+        ...
+
+    async def release(self, key: str, holder: str) -> None:
+        """Give a lease back; one that another holds stays as it is."""
+        ...
+
 
 class Translate(Protocol):
     """The catalogue of user-facing texts: key, language tag (empty: the default), values."""
@@ -270,14 +349,31 @@ class Translate(Protocol):
     def __call__(self, key: str, language: str = "", /, **values: object) -> str: ...
 
 
+async def _nobody_asked(_press: Press) -> str:
+    """For a channel that is only checked, not run."""
+    return ""
+
+
+async def _nobody_moves(_old: str, _new: str) -> None:
+    """For a channel that is only checked, not run."""
+
+
 @dataclass(frozen=True, slots=True)
 class Env:
-    """What a channel is given: its notes, the texts, a folder of its own, and the clock (Unix seconds)."""
+    """What a channel is given: its notes, the texts, a folder of its own, and the clock (Unix seconds).
+
+    `press` takes a pressed button and returns within a second the words to show to that person alone (empty:
+    nothing to say). `moved` says that a chat has a new id (old, new); it returns when that is written down.
+    `public_url` is where the platform reaches this server, without a slash at its end; empty when unknown.
+    """
 
     state: ChannelState
     text: Translate
     folder: Path
     clock: Callable[[], float]
+    press: Callable[[Press], Awaitable[str]] = _nobody_asked
+    moved: Callable[[str, str], Awaitable[None]] = _nobody_moves
+    public_url: str = ""
 
 
 Receive: TypeAlias = Callable[[Inbound], Awaitable[None]]
@@ -310,6 +406,12 @@ class Channel(ABC):
     local: ClassVar[bool] = False
     #: A person is there to answer a question while a run waits (not so where one request gets one answer).
     asks: ClassVar[bool] = True
+    #: `ask` shows the choices as buttons; elsewhere people answer in words.
+    buttons: ClassVar[bool] = False
+    #: What `causeway init` asks for, in order.
+    setup: ClassVar[tuple[SetupField, ...]] = ()
+    #: User-facing texts of this channel type: key (beginning with the type's name) -> (English, Chinese).
+    texts: ClassVar[Mapping[str, tuple[str, str]]] = MappingProxyType({})
 
     def __init__(self, name: str, config: Any, env: Env) -> None:
         self.name = name
@@ -338,11 +440,14 @@ class Channel(ABC):
     async def post(self, ref: ReplyRef, n: int, chunk: Chunk, *, final: bool) -> str:
         """Show chunk number `n` (from 0) of the reply as a new message; return the platform's message id.
 
-        `final`: the chunk will not change any more. Raises SendError.
+        `final`: the chunk will not change any more. A chunk that is not final may be shown in a passing way
+        that leaves no message (a draft): then the id is "", and the same chunk is posted again as it grows,
+        the last time with `final`. Raises SendError.
         """
 
     async def edit(self, ref: ReplyRef, n: int, message_id: str, chunk: Chunk, *, final: bool) -> None:
-        """Replace a chunk already shown. "Not modified" is success. Raises SendError."""
+        """Replace a chunk already shown. "Not modified" is success. Raises SendError; `Lost` makes the bridge
+        post the chunk anew."""
         raise Rejected(f"{self.type} cannot edit messages")
 
     async def end(self, ref: ReplyRef) -> None:
@@ -357,10 +462,28 @@ class Channel(ABC):
         """Show the typing sign once. Failures are the channel's own to log."""
         return
 
-    async def ask(self, ref: ReplyRef, question: str, choices: Sequence[str]) -> str:
-        """Put a question with choices into the chat; return the message id. Default: words."""
-        lines = [question, *(f"- {choice}" for choice in choices)]
+    async def acknowledge(self, ref: ReplyRef) -> None:
+        """Show that a message was taken up (a reaction), where that is a setting. May be called again."""
+        return
+
+    async def ask(self, ref: ReplyRef, question: str, choices: Sequence[Choice]) -> str:
+        """Put a question (Markdown) with choices into the chat; return the message id. Default: words."""
+        lines = [question, *(f"- {choice.label}" for choice in choices)]
         return await self.post(ref, 0, self.render(Outbound("\n".join(lines)))[0], final=True)
+
+    async def settle(self, ref: ReplyRef, message_id: str, outcome: str) -> None:
+        """A question is decided: show the outcome (Markdown) in its place, without buttons. Default: nothing,
+        since the words around it say it. Raises SendError."""
+        return
+
+    async def menu(self, entries: Sequence[MenuEntry]) -> None:
+        """Tell the platform which commands there are. Called once the channel runs; may raise SendError."""
+        return
+
+    async def earlier(self, inbound: Inbound, limit: int) -> tuple[ContextMessage, ...]:
+        """Up to `limit` messages that stood in this thread or chat before `inbound`, oldest first, for a
+        session without history. Called while a run is prepared, never before a message is acknowledged."""
+        return ()
 
     async def fetch(self, attachment: Attachment, target: Path, max_bytes: int) -> None:
         """Write an attachment's bytes to `target`. Raises TooLarge, NotSent or Rejected."""
@@ -372,3 +495,10 @@ class Channel(ABC):
 
     def health(self) -> Health:
         return Health(True)
+
+    async def check(self, language: str = "") -> list[Finding]:
+        """Look at the settings, the account and the rights from outside, for `doctor` and `init`.
+
+        Works on a channel that was never started and must not disturb one that runs elsewhere with the same
+        account. Never raises for a fault of the settings: that is what it reports."""
+        return []

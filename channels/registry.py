@@ -11,10 +11,12 @@ TYPES = {
     "telegram": "channels.telegram.channel:TelegramChannel",
     "web": "channels.web.channel:WebChannel",
     "api": "channels.api.channel:ApiChannel",
+    "slack": "channels.slack.channel:SlackChannel",
+    "wechat": "channels.wechat.channel:WechatChannel",
+    "wecom": "channels.wecom.channel:WecomChannel",
+    "wecom_bot": "channels.wecom_bot.channel:WecomBotChannel",
     "terminal": "channels.terminal.channel:TerminalChannel",
 }
-#: Designed, but not built yet: a person who configures one should not be told that it is a typing error.
-LATER = ("slack", "wechat", "wecom", "wecom_bot")
 
 
 def load(kind: str) -> type[Channel]:
@@ -38,8 +40,6 @@ def load(kind: str) -> type[Channel]:
 def unknown_type(kind: str) -> str:
     """Why a type cannot be had, and what to write instead."""
     known = ", ".join(TYPES)
-    if kind in LATER:
-        return f"The channel type {kind!r} is not part of this version yet. There are: {known}."
-    near = difflib.get_close_matches(kind.lower(), [*TYPES, *LATER], n=1)
+    near = difflib.get_close_matches(kind.lower(), TYPES, n=1)
     hint = f"Did you mean {near[0]!r}? " if near else ""
     return f"There is no channel type {kind!r}. {hint}There are: {known}. Name one with type."

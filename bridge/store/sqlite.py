@@ -217,7 +217,7 @@ class SqliteStore:
         await self._write_many(_SETTING, [(scope, key, _encode(value))])
 
     def channel_state(self, channel: str) -> ChannelState:
-        return SqliteChannelState(self._writer, self._reader, channel)
+        return SqliteChannelState(self._writer, self._reader, channel, self._clock)
 
     async def forget_before(self, seen: float, replies: float, limit: int = 5000) -> int:
         def work(db: sqlite3.Connection) -> int:
@@ -273,10 +273,13 @@ class SqliteHistory:
 class SqliteChannelState:
     """Implements `channels.base.ChannelState` for one channel instance."""
 
-    def __init__(self, writer: SqliteThread, reader: SqliteThread, channel: str) -> None:
+    def __init__(
+        self, writer: SqliteThread, reader: SqliteThread, channel: str, clock: Callable[[], float]
+    ) -> None:
         self._writer = writer
         self._reader = reader
         self._channel = channel
+        self._clock = clock
 
     async def get(self, key: str) -> Json:
         statement = "SELECT value FROM channel_note WHERE channel = ? AND key = ?"
@@ -309,7 +312,26 @@ class SqliteChannelState:
 
         return await self._reader.run(work)
 
+    async def remove(self, log: str, entry: str) -> bool:
+        row = (self._channel, log, entry)
+        statement = "DELETE FROM channel_log WHERE channel = ? AND log = ? AND id = ?"
+        return await self._writer.run(lambda db: db.execute(statement, row).rowcount > 0)
 
+    async def claim(self, key: str, holder: str, seconds: float) -> bool:
+        now = self._clock()
+        row = (self._channel, _LEASE + key, _encode({"holder": holder, "until": now + seconds}), holder, now)
+        return await self._writer.run(lambda db: db.execute(_CLAIM, row).rowcount > 0)
+
+    async def release(self, key: str, holder: str) -> None:
+        row = (self._channel, _LEASE + key, holder)
+        await self._writer.run(lambda db: db.execute(_RELEASE, row) and None)
+
+
+_LEASE = "~lease:"
+_CLAIM = """INSERT INTO channel_note (channel, key, value) VALUES (?, ?, ?)
+    ON CONFLICT (channel, key) DO UPDATE SET value = excluded.value
+    WHERE value ->> 'holder' = ? OR value ->> 'until' <= ?"""
+_RELEASE = "DELETE FROM channel_note WHERE channel = ? AND key = ? AND value ->> 'holder' = ?"
 _MARK = "INSERT INTO seen (channel, chat, message, at) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING"
 _ACCEPT = """INSERT INTO inbox (session, channel, inbound) SELECT ?, ?, ?
     WHERE (SELECT count(*) FROM (SELECT 1 FROM inbox WHERE session = ? LIMIT ?)) < ?"""

@@ -19,6 +19,7 @@ class MemoryState:
     def __init__(self) -> None:
         self.values: dict[str, str] = {}
         self.logs: dict[str, dict[str, tuple[int, str]]] = {}
+        self.leases: dict[str, tuple[str, float]] = {}
         self._seq = itertools.count(1)
 
     async def get(self, key: str) -> Json:
@@ -43,6 +44,23 @@ class MemoryState:
             if seq > after
         ]
         return found[-limit:]
+
+    async def remove(self, log: str, entry: str) -> bool:
+        await asyncio.sleep(0)
+        return self.logs.get(log, {}).pop(entry, None) is not None
+
+    async def claim(self, key: str, holder: str, seconds: float) -> bool:
+        await asyncio.sleep(0)
+        held = self.leases.get(key)
+        if held is not None and held[0] != holder and held[1] > time.time():
+            return False
+        self.leases[key] = (holder, time.time() + seconds)
+        return True
+
+    async def release(self, key: str, holder: str) -> None:
+        await asyncio.sleep(0)
+        if key in self.leases and self.leases[key][0] == holder:
+            del self.leases[key]
 
 
 def key_text(key: str, language: str = "", /, **values: object) -> str:
