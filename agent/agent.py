@@ -16,7 +16,7 @@ from pathlib import Path
 
 from agent.calls import Calls
 from agent.conversation import Conversation
-from agent.events import Emit, Outcome, TextDelta, TextReset
+from agent.events import Emit, Outcome, TextDelta, TextReset, Used
 from agent.history import (
     Assistant,
     Ended,
@@ -94,8 +94,9 @@ class Agent:
         own = of_run(entries, turn.run)
         if not own:
             seed = turn.seed if not entries else ()
-            await self._conversation.add(*seed, User(run=turn.run, text=turn.text, images=turn.images))
-            tools = self._tools.offered(self._tools.catalog, turn.caller)
+            own_words = User(turn.run, turn.text, turn.images, turn.messages)
+            await self._conversation.add(*seed, own_words)
+            tools = self._tools.offered(self._tools.catalog, turn.caller, self.session)
             self._counts.offered(self._prompt.made({tool.name for tool in tools}).offered)
         elif isinstance(own[-1], Ended):
             return await self._outcome(turn.run, own[-1].failure)
@@ -126,6 +127,7 @@ class Agent:
                 if cut_off >= 3:
                     raise _Failed("cut_off", "three answers in a row ended inside a tool call's arguments")
                 self._guard_loop(answers[-1], own, seen)
+            turn = await self._joined(turn)
             used = [call.name for answer in answers for call in answer.calls]
             catalog = self._tools.catalog.keeping(catalog, used)
             last = len(answers) >= self._settings.max_steps
@@ -140,6 +142,13 @@ class Agent:
                 raise _Failed("cut_off", "the model's output limit ended the answer")
             if answer.stop == "refused" and not answer.calls and not answer.text.strip():
                 raise _Failed("refused", "the model refused without a word")
+
+    async def _joined(self, turn: Turn) -> Turn:
+        """Take in what people wrote meanwhile. Each of them counts from here on in what the run may do."""
+        for part in await turn.more():
+            await self._conversation.add(User(turn.run, part.text, part.images, part.messages))
+            turn = replace(turn, caller=turn.caller.joined(part.caller))
+        return turn
 
     def _guard_loop(self, answer: Assistant, own: Sequence[Entry], seen: dict[str, int]) -> None:
         """End a run that makes the same call with the same result again and again."""
@@ -156,8 +165,9 @@ class Agent:
         """One answer, with bounded retries. Raises _Failed when the model cannot be had."""
         entries = await self._conversation.entries()
         said = len(reply_text(of_run(entries, turn.run)))
-        offered = self._tools.offered(catalog, turn.caller)
-        prompt = self._prompt.made({tool.name for tool in offered})
+        offered = self._tools.offered(catalog, turn.caller, self.session)
+        in_group = turn.caller.chat_kind != "direct"
+        prompt = self._prompt.made({tool.name for tool in offered}, in_group=in_group)
         if not prompt.left_out:
             offered = tuple(tool for tool in offered if tool.name != FIND_SKILLS)
         view, level = window(entries, turn.run, self._settings.history_entries), 0
@@ -180,6 +190,7 @@ class Agent:
                 await self._sleep(wait)
                 waited += wait
             else:
+                emit(Used(self._model.name, answer.usage))
                 if answer.text.strip() or answer.calls or answer.stop == "refused":
                     return answer
                 empty += 1
@@ -259,6 +270,11 @@ class Agent:
     async def began(self, run: str) -> bool:
         """Whether an earlier process already took this run up."""
         return bool(await self._conversation.of_run(run))
+
+    async def messages(self, run: str) -> frozenset[int]:
+        """The inbox numbers of the messages that the run has taken in."""
+        own = await self._conversation.of_run(run)
+        return frozenset(number for entry in own if isinstance(entry, User) for number in entry.messages)
 
     async def entries(self) -> list[Entry]:
         """A copy of the history."""

@@ -21,12 +21,20 @@ from agent.skills.manager import SkillManager
 from agent.tools.base import ToolContext, ToolResult
 from agent.tools.catalog import Catalog
 from agent.tools.manager import ToolManager, UnknownTool
-from agent.turn import AgentSettings, Turn
+from agent.turn import AgentSettings, Approval, Approved, Turn
 
 _UNKNOWN_OUTCOME = (
     "The program was restarted while this call was under way, so its outcome is unknown. It was not run "
     "again. Find out what it did before you repeat it."
 )
+
+_REFUSED = {
+    "denied": "A person said no. Do not try it again unless you are asked to.",
+    "timeout": "It needs a person's yes, and nobody answered in time. Say what you wanted, and stop there.",
+    "nobody": "It needs a person's yes, and nobody can be asked here. An admin can allow it with "
+    "tools: policy in config.yaml. Do without it.",
+    "approved": "",
+}
 
 
 class Calls:
@@ -96,6 +104,8 @@ class Calls:
         else:
             context = self._context(turn, call, emit)
             refused = await self._limited(turn, call, catalog, context)
+            if refused is None:
+                refused = await self._unconfirmed(turn, call, catalog)
             if refused is None and not reads and catalog.get(call.name) is not None:
                 await self._conversation.add(ToolBegun(turn.run, call.id))
             result = refused or await self._execute(turn, call, catalog, context)
@@ -129,6 +139,22 @@ class Calls:
         skills = self._skills.current
         return await consent(own, skills, call.name, call.arguments, context.desk, READ, language)
 
+    async def _unconfirmed(self, turn: Turn, call: ToolCall, catalog: Catalog) -> ToolResult | None:
+        """Wait for a person's yes where the policy wants one; None: go on."""
+        tool = catalog.get(call.name)
+        if tool is None or self._tools.decide(tool, turn.caller, self._conversation.session).effect != "ask":
+            return None
+        if turn.approve is None:
+            said = Approved(False, "nobody")
+        else:
+            said = await turn.approve(
+                Approval(turn.run, call.id, tool.name, tool.source, call.arguments, turn.caller)
+            )
+        if said.yes:
+            return None
+        words = f" They said: {said.words}" if said.words and said.why == "denied" else ""
+        return ToolResult(f"{call.name} was not run. {_REFUSED[said.why]}{words}", is_error=True)
+
     async def _execute(
         self, turn: Turn, call: ToolCall, catalog: Catalog, context: ToolContext
     ) -> ToolResult:
@@ -147,7 +173,8 @@ class Calls:
         self, turn: Turn, call: ToolCall, catalog: Catalog, unknown: UnknownTool
     ) -> ToolResult:
         """A name that is no tool: a skill's is taught, any other explained."""
-        offered = [tool.name for tool in self._tools.offered(catalog, turn.caller)]
+        session = self._conversation.session
+        offered = [tool.name for tool in self._tools.offered(catalog, turn.caller, session)]
         skill = self._skills.current.teachable(call.name)
         if skill is not None:
             again = any(

@@ -46,7 +46,27 @@ class ToolProgress:
     preview: str
 
 
-Event: TypeAlias = TextDelta | TextReset | ToolStarted | ToolProgress | ToolFinished
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens of one answer; 0 where the provider did not say. `cached` is a part of `input`."""
+
+    input: int = 0
+    output: int = 0
+    cached: int = 0
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(self.input + other.input, self.output + other.output, self.cached + other.cached)
+
+
+@dataclass(frozen=True, slots=True)
+class Used:
+    """The model gave an answer and took this for it."""
+
+    model: str
+    usage: Usage
+
+
+Event: TypeAlias = TextDelta | TextReset | ToolStarted | ToolProgress | ToolFinished | Used
 #: Called on the event loop; must return at once.
 Emit: TypeAlias = Callable[[Event], None]
 

@@ -26,11 +26,13 @@ class ImageRef:
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """What people wrote, as the model reads it. `run` is the run that answers it (empty: seeded context)."""
+    """What people wrote, as the model reads it. `run` is the run that answers it (empty: seeded context);
+    `messages` are the inbox numbers of the messages it was made of."""
 
     run: str
     text: str
     images: tuple[ImageRef, ...] = ()
+    messages: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +104,8 @@ def entry_from_json(data: Mapping[str, Any]) -> Entry:
     values = {key: value for key, value in data.items() if key not in ("v", "kind")}
     if "images" in values:
         values["images"] = tuple(ImageRef(**image) for image in values["images"])
+    if "messages" in values:
+        values["messages"] = tuple(values["messages"])
     if "files" in values:
         values["files"] = tuple(FileRef(**file) for file in values["files"])
     if "calls" in values:
@@ -115,6 +119,10 @@ class HistoryStore(Protocol):
 
     async def load(self, session: str) -> list[Entry]:
         """All entries of the session, oldest first."""
+        ...
+
+    async def exists(self, session: str) -> bool:
+        """Whether the session has any entry."""
         ...
 
     async def append(self, session: str, entries: Sequence[Entry]) -> None:

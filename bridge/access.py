@@ -1,54 +1,220 @@
-"""Who may talk, and with which rights. Ids, never names; what is not said is forbidden."""
+"""Who may talk, and as what. Ids, never names; what is not said is forbidden.
+
+`Access.decide` is pure and quick: it looks at the rules of the configuration and at the grants that admins
+gave by pairing, both in memory.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
-from bridge.config import AccessRule
-from channels.base import Inbound
+from pydantic import ConfigDict, Field
+
+from agent.tools.base import Role
+from bridge.addressing import GroupRule
+from channels.base import Address, Inbound, Sender
+
+Ids = list[Annotated[str, Field(min_length=1, max_length=200)]]
+#: The one key of `access` that is no channel: named lists of people.
+PEOPLE = "people"
+
+
+class ChatRule(GroupRule):
+    """One group (or one topic of it, as `chat/topic`). `allow`: only these people, instead of everybody."""
+
+    allow: Ids = Field(default_factory=list)
+
+
+class AccessRule(GroupRule):
+    """Who may talk in a channel. `allow`, `admins`, `guests` and `bots` are platform ids or `@list` (a list
+    of `access.people`); a group's id in `allow` lets its members talk there. `chats` are groups with
+    settings of their own, let in by being named."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    direct: Literal["pairing", "allowlist", "open", "off"] = "pairing"
+    groups: Literal["allowlist", "open", "off"] = "allowlist"
+    allow: Ids = Field(default_factory=list)
+    admins: Ids = Field(default_factory=list)
+    guests: Ids = Field(default_factory=list)
+    bots: Ids = Field(default_factory=list)
+    chats: dict[str, ChatRule] = Field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`allowed`: answer. `denied`: say once that this person is not known. `ignored`: say nothing."""
+    """`allowed`: answer. `pairing`: tell this person how to be let in. `denied`: say once that they are not
+    known. `ignored`: say nothing."""
 
-    kind: Literal["allowed", "denied", "ignored"]
-    admin: bool = False
+    kind: Literal["allowed", "pairing", "denied", "ignored"]
+    role: Role = "guest"
+
+    @property
+    def admin(self) -> bool:
+        return self.role == "admin"
+
+
+class Grants:
+    """What admins gave by pairing: (channel, person) -> role. Kept in memory; `load` brings them from the
+    store."""
+
+    def __init__(self) -> None:
+        self._roles: dict[tuple[str, str], Role] = {}
+
+    def load(self, stored: Mapping[str, object]) -> None:
+        """`stored` maps "channel\\0person" to {"role": …}; what is none is left out."""
+        self._roles = {
+            (channel, person): value["role"]
+            for key, value in stored.items()
+            for channel, _, person in (key.partition("\0"),)
+            if isinstance(value, dict) and value.get("role") in ("admin", "member", "guest")
+        }
+
+    def give(self, channel: str, person: str, role: Role) -> None:
+        self._roles[channel, person] = role
+
+    def take(self, channel: str, person: str) -> None:
+        self._roles.pop((channel, person), None)
+
+    def role(self, channel: str, person: str) -> Role | None:
+        return self._roles.get((channel, person))
+
+    def admins(self, channel: str) -> list[str]:
+        return [who for (where, who), role in self._roles.items() if where == channel and role == "admin"]
 
 
 class Access:
-    """Decides from the configuration alone; pure and quick.
+    """Decides from rules and grants alone.
 
     `local`: channel instances whose person sits at this machine (the HTTP server or the terminal has
-    already made sure of that): without a rule of their own they may do everything.
+    already made sure of that): without a rule of their own they may do everything. `people`: the named
+    lists. `homes` maps (channel, chat) to the id that a chat had before it moved: rules written for that
+    still hold.
     """
 
-    def __init__(self, rules: Mapping[str, AccessRule], local: frozenset[str]) -> None:
+    def __init__(
+        self,
+        rules: Mapping[str, AccessRule],
+        local: frozenset[str],
+        *,
+        people: Mapping[str, Sequence[str]] | None = None,
+        grants: Grants | None = None,
+        homes: Mapping[tuple[str, str], str] | None = None,
+    ) -> None:
         self._rules = rules
         self._local = local
+        self._people = {name: frozenset(ids) for name, ids in (people or {}).items()}
+        self.grants = grants or Grants()
+        self.homes: Mapping[tuple[str, str], str] = {} if homes is None else homes
 
-    def rule(self, channel: str) -> AccessRule | None:
-        return self._rules.get(channel) or self._rules.get("default")
+    def rule(self, channel: str) -> AccessRule:
+        return self._rules.get(channel) or self._rules.get("default") or _NOBODY
+
+    def group_rule(self, address: Address) -> GroupRule:
+        """The settings for a group: its topic's, else its own, else the channel's; each adds to the next."""
+        rule = self.rule(address.channel)
+        known = self._chats(address)
+        found = [
+            rule.chats[f"{chat}/{address.thread}"]
+            for chat in known
+            if f"{chat}/{address.thread}" in rule.chats
+        ]
+        found += [rule.chats[chat] for chat in known if chat in rule.chats]
+        merged: dict[str, object] = {}
+        for one in (*found, rule):
+            for name in GroupRule.model_fields:
+                if name in one.model_fields_set:
+                    merged.setdefault(name, getattr(one, name))
+        return GroupRule.model_validate(merged)
 
     def decide(self, inbound: Inbound) -> Verdict:
-        channel, sender = inbound.address.channel, inbound.sender
-        if sender.is_bot:
-            return Verdict("ignored")
+        """Whether this person may talk here, and as what."""
+        return self.of(inbound.sender, inbound.address)
+
+    def of(self, sender: Sender, address: Address) -> Verdict:
+        channel = address.channel
         if channel in self._local and channel not in self._rules:
-            return Verdict("allowed", admin=True)
+            return Verdict("ignored") if sender.is_bot else Verdict("allowed", "admin")
         rule = self.rule(channel)
-        direct = inbound.address.kind == "direct"
-        mode = (rule.direct if direct else rule.groups) if rule else "allowlist"
-        if mode == "off":
+        if sender.is_bot:
+            known = self._named(rule.bots, channel, sender.id)
+            return (
+                Verdict("allowed", "guest")
+                if known and self._place_open(rule, address)
+                else Verdict("ignored")
+            )
+        role = self._role(rule, channel, sender.id)
+        if address.kind == "direct":
+            return self._direct(rule, role)
+        return self._group(rule, address, sender, role)
+
+    def _direct(self, rule: AccessRule, role: Role | None) -> Verdict:
+        if rule.direct == "off":
             return Verdict("ignored")
-        if not inbound.addressed:
+        if role is not None:
+            return Verdict("allowed", role)
+        if rule.direct == "open":
+            return Verdict("allowed", "guest")
+        return Verdict("pairing" if rule.direct == "pairing" else "denied")
+
+    def _group(self, rule: AccessRule, address: Address, sender: Sender, role: Role | None) -> Verdict:
+        if rule.groups == "off":
             return Verdict("ignored")
-        admin = rule is not None and sender.id in rule.admins
-        if admin or mode == "open":
-            return Verdict("allowed", admin)
-        ids = {sender.id} if direct else {sender.id, inbound.address.chat}
-        if rule is not None and not ids.isdisjoint(rule.allow):
-            return Verdict("allowed", admin)
+        if role == "admin":
+            return Verdict("allowed", role)
+        only = self._only(rule, address)
+        if only is not None and not self._named(only, address.channel, sender.id):
+            return Verdict("denied")
+        if self._place_open(rule, address) or role is not None:
+            return Verdict("allowed", role or "guest")
         return Verdict("denied")
+
+    def _place_open(self, rule: AccessRule, address: Address) -> bool:
+        """Whether everybody in this place may talk."""
+        if address.kind == "direct":
+            return rule.direct != "off"
+        if rule.groups == "open":
+            return True
+        names = {*rule.chats, *(id for id in rule.allow if not id.startswith("@"))}
+        named = {*names, *(name.partition("/")[0] for name in rule.chats)}
+        return rule.groups != "off" and any(chat in named for chat in self._chats(address))
+
+    def _only(self, rule: AccessRule, address: Address) -> Ids | None:
+        """The people to whom a group is limited, if it is."""
+        for chat in self._chats(address):
+            for name in (f"{chat}/{address.thread}", chat):
+                if name in rule.chats and "allow" in rule.chats[name].model_fields_set:
+                    return rule.chats[name].allow
+        return None
+
+    def _chats(self, address: Address) -> tuple[str, ...]:
+        home = self.homes.get((address.channel, address.chat))
+        return (address.chat,) if home is None else (address.chat, home)
+
+    def _role(self, rule: AccessRule, channel: str, person: str) -> Role | None:
+        if self._named(rule.admins, channel, person):
+            return "admin"
+        granted = self.grants.role(channel, person)
+        if granted == "admin":
+            return granted
+        if self._named(rule.allow, channel, person):
+            return "member"
+        if granted is not None:
+            return granted
+        return "guest" if self._named(rule.guests, channel, person) else None
+
+    def _named(self, ids: Sequence[str], channel: str, person: str) -> bool:
+        """Whether a person is among `ids`, by id or through a named list (there also as `channel:id`)."""
+        for one in ids:
+            if one == person:
+                return True
+            if one.startswith("@"):
+                listed = self._people.get(one[1:], frozenset())
+                if person in listed or f"{channel}:{person}" in listed:
+                    return True
+        return False
+
+
+_NOBODY = AccessRule()

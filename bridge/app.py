@@ -16,35 +16,54 @@ from agent.agent import Agent
 from agent.history import Assistant, User
 from agent.models.base import Model, ModelError
 from agent.models.resolve import ModelSetupError, resolve
+from agent.models.transcription import Transcriber
 from agent.prompt import SystemPrompt
 from agent.skills.counts import SkillCounts
 from agent.skills.manager import SkillManager
+from agent.tools.base import Role
 from agent.tools.builtin.skills import find_skills_tool, install_skill_tool
 from agent.tools.manager import ToolManager
 from agent.tools.masking import Masker
 from agent.tools.mcp.hub import McpHub
 from agent.turn import AgentSettings
 from bridge import mcp_admin, texts
-from bridge.access import Access
-from bridge.commands import Board, Commands
+from bridge.access import Access, Grants
+from bridge.approvals import Approvals
+from bridge.commands import NAMES, Board, Commands
 from bridge.config import Config, secret_variables
 from bridge.delivery import Delivery
 from bridge.environment import Environment
+from bridge.house import House
 from bridge.http import Guard, Server, load_key
-from bridge.keys import COUNTS_KEY, COUNTS_SCOPE
+from bridge.keys import COUNTS_KEY, COUNTS_SCOPE, session_key
+from bridge.ledger import Ledger
 from bridge.maintenance import Chore, Maintenance
 from bridge.mcp_login import McpLogin
+from bridge.notes import Notes
+from bridge.overheard import Overheard
+from bridge.pairing import Pairing, Request
 from bridge.paths import builtin_skills
 from bridge.questions import Questions
 from bridge.router import Router
-from bridge.sessions import SessionLimits, Sessions
+from bridge.sessions import Office, SessionLimits, Sessions
 from bridge.skill_shelf import VERSIONS_SCOPE, StoreShelf
 from bridge.skill_versions import SkillVersions
 from bridge.store import open_store
 from bridge.store.base import StoreError
 from bridge.switches import StoredSwitches
 from bridge.texts import text
-from channels.base import Channel, ChannelError, Env, Inbound
+from bridge.turns import Intake
+from channels.base import (
+    Channel,
+    ChannelError,
+    Env,
+    Inbound,
+    MenuEntry,
+    Outbound,
+    Press,
+    ReplyRef,
+    SendError,
+)
 from channels.registry import load
 
 log = logging.getLogger("causeway.app")
@@ -80,10 +99,13 @@ class App:
         self.model: Model | None = None
         self.server: Server | None = None
         self.key: str | None = None
+        hear = config.model.transcription
+        self.transcriber = Transcriber(hear) if hear is not None else None
         self.failed: dict[str, str] = {}
         self._recovered = asyncio.Event()
         self._lock: int | None = None
         self._warming: asyncio.Task[None] | None = None
+        self._menus: set[asyncio.Task[None]] = set()
         self._started = clock()
 
     # -- start -----------------------------------------------------------------------------------------
@@ -105,9 +127,12 @@ class App:
             clock=self.clock,
         )
         await self.store.open()
+        self.notes = Notes(self.store)
         self._build_agents_side()
         self._build_channels()
         self._build_bridge_side()
+        for part in (self.notes, self.pairing, self.approvals, self.ledger):
+            await part.load()
         self.counts.load(await self.store.channel_state(COUNTS_SCOPE).get(COUNTS_KEY))
         await asyncio.gather(self._resolve_model(), self._refresh_skills(), self.tools.start())
         if self.serve:
@@ -167,6 +192,7 @@ class App:
             mcp=self.mcp,
             masker=self.masker,
             switches=StoredSwitches(self.store),
+            mounted=self._mounted,
             more=[
                 find_skills_tool(lambda: self.skills.current),
                 install_skill_tool(self.workspace / "skills", self._skill_installed),
@@ -182,15 +208,43 @@ class App:
         for name, settings in self.config.channels.items():
             cls = load(settings.type or name)
             texts.add(cls.texts)
-            env = Env(self.store.channel_state(name), text, self.workspace / "channels" / name, self.clock)
+
+            async def moved(old: str, new: str, channel: str = name) -> None:
+                await self.notes.moved(channel, old, new)
+
+            env = Env(
+                self.store.channel_state(name),
+                text,
+                self.workspace / "channels" / name,
+                self.clock,
+                press=self._press,
+                moved=moved,
+                public_url=self.config.server.public_url.rstrip("/"),
+            )
             self.channels[name] = cls(name, settings, env)
 
     def _build_bridge_side(self) -> None:
-        sessions = self.config.sessions
+        config, sessions = self.config, self.config.sessions
+        grants = Grants()
         self.access = Access(
-            self.config.access, frozenset(name for name, c in self.channels.items() if c.local)
+            config.access,
+            frozenset(name for name, c in self.channels.items() if c.local),
+            people=config.people,
+            grants=grants,
+            homes=self.notes.homes,
         )
+        self.pairing = Pairing(self.store, grants, self.clock)
         self.delivery = Delivery(self.store, self.channels, clock=time.monotonic)
+        self.approvals = Approvals(
+            self.store,
+            self.channels,
+            self.access,
+            self.clock,
+            self.masker.mask,
+            wait=sessions.approval_minutes * 60,
+        )
+        self.ledger = Ledger(self.store, self.clock, sessions.limits, config.model.prices)
+        self.overheard = Overheard(self.store)
         self.maintenance = Maintenance(
             [
                 Chore("environment", self.environ.refresh),
@@ -198,25 +252,48 @@ class App:
                 Chore("skills", self._refresh_skills),
                 Chore("skill versions", self._record_skills, every=10.0),
                 Chore("skill counts", self._keep_counts, every=60.0),
+                Chore("grants", self.pairing.load, every=30.0),
                 Chore("store", self._forget, every=3600.0),
             ],
-            linger=lambda: self.mcp.settle(self.config.mcp.start_timeout),
+            linger=lambda: self.mcp.settle(config.mcp.start_timeout),
         )
         self.sessions = Sessions(
-            self.store,
-            self.delivery,
-            self.channels,
-            self.access,
-            self._new_agent,
-            self.session_folder,
-            self.maintenance.trigger,
-            self.mcp,
-            Questions(self.channels, lambda: secrets.token_hex(8)),
-            self.skills,
-            self.counts,
-            SessionLimits(idle=sessions.idle_seconds),
+            Office(
+                store=self.store,
+                delivery=self.delivery,
+                channels=self.channels,
+                access=self.access,
+                new_agent=self._new_agent,
+                folder=self.session_folder,
+                delivered=self.maintenance.trigger,
+                offers=self.mcp,
+                questions=Questions(self.channels, lambda: secrets.token_hex(8)),
+                approvals=self.approvals,
+                overheard=self.overheard,
+                notes=self.notes,
+                ledger=self.ledger,
+                skills=self.skills,
+                counts=self.counts,
+                clock=self.clock,
+                intake=Intake(self.transcriber, sessions.attachment_mb * 1024 * 1024),
+            ),
+            _session_limits(config),
         )
-        board = Board(
+        self.router = Router(
+            self.store,
+            self.access,
+            Commands(self._board(), self.sessions, self._house()),
+            self.sessions,
+            self.delivery,
+            sessions.inbox_cap,
+            notes=self.notes,
+            pairing=self.pairing,
+            overheard=self.overheard,
+            ledger=self.ledger,
+        )
+
+    def _board(self) -> Board:
+        return Board(
             model=lambda: self.model.name if self.model else "?",
             tools=self.tools,
             skills=self.skills,
@@ -228,13 +305,21 @@ class App:
             messages=self._count_messages,
             since=self._started,
         )
-        self.router = Router(
-            self.store,
-            self.access,
-            Commands(board, self.sessions),
-            self.sessions,
-            self.delivery,
-            sessions.inbox_cap,
+
+    def _house(self) -> House:
+        return House(
+            store=self.store,
+            notes=self.notes,
+            pairing=self.pairing,
+            approvals=self.approvals,
+            ledger=self.ledger,
+            mcp=self.mcp,
+            channels=self.channels,
+            folder=self.session_folder,
+            forget=self.forget_session,
+            welcome=self.welcome,
+            clock=self.clock,
+            busy_default=self.config.sessions.busy,
         )
 
     async def _resolve_model(self) -> None:
@@ -277,6 +362,11 @@ class App:
             log.error("channel %s is off: %s", name, error)
             self.failed[name] = str(error)
             del self.channels[name]
+            return
+        if type(channel).menu is not Channel.menu:
+            task = asyncio.create_task(self._menu(name, channel), name=f"menu of {name}")
+            self._menus.add(task)
+            task.add_done_callback(self._menus.discard)
 
     # -- what the parts ask for --------------------------------------------------------------------------
 
@@ -285,6 +375,46 @@ class App:
         (unacknowledged), so that nothing overtakes it."""
         await self._recovered.wait()
         await self.router.receive(inbound)
+
+    async def _press(self, press: Press) -> str:
+        """Where channels deliver pressed buttons; the words are for the person who pressed."""
+        await self._recovered.wait()
+        said = await self.approvals.press(press)
+        return said if said is not None else text("approval.gone", press.sender.language)
+
+    def _mounted(self, session: str) -> frozenset[str]:
+        mounts = self.notes.mounts(session)
+        now = self.clock() if mounts else 0.0
+        return frozenset(name for name, until in mounts.items() if until > now)
+
+    async def forget_session(self, session: str) -> None:
+        """End what a session does and delete what it has said. Its files are the caller's to delete."""
+        await self.sessions.forget_all(session)
+        await self.approvals.forget(session)
+        await self.overheard.forget(session, 2**62)
+
+    async def welcome(self, request: Request, role: Role) -> None:
+        """Tell somebody that they were let in. A channel that fails is no reason to undo it."""
+        channel = self.channels.get(request.channel)
+        if channel is None:
+            return
+        words = text("pairing.welcome", request.language, role=text(f"role.{role}", request.language))
+        ref = ReplyRef(f"c{request.code}", request.where, "", request.language, request.person)
+        reply = self.delivery.command_reply(ref, session_key(request.where), Outbound(words))
+        await self.store.open_reply(reply)
+        self.delivery.deliver(reply)
+
+    async def _menu(self, name: str, channel: Channel) -> None:
+        """Tell a platform the commands; it is upkeep, so a failure costs nothing but the menu."""
+        entries = [
+            MenuEntry(one, {"en": text(f"command.{one}", "en"), "zh": text(f"command.{one}", "zh")})
+            for one in NAMES
+        ]
+        try:
+            async with asyncio.timeout(60):
+                await channel.menu(entries)
+        except (SendError, TimeoutError) as error:
+            log.warning("channel %s: the command menu was not set: %s", name, error)
 
     def session_folder(self, session: str) -> Path:
         return self.workspace / "sessions" / session / "files"
@@ -360,6 +490,8 @@ class App:
         grace = self.config.sessions.grace_seconds if grace is None else grace
         if self.server is not None:
             self.server.ready(False)
+        for task in self._menus:
+            task.cancel()
         if hasattr(self, "sessions"):
             await self._each("pause")
             await self.maintenance.stop()
@@ -379,6 +511,8 @@ class App:
             self._warming.cancel()
         if self.model is not None:
             await self.model.close()
+        if self.transcriber is not None:
+            await self.transcriber.close()
         if hasattr(self, "store"):
             await self.store.close()
         if self._lock is not None:
@@ -394,3 +528,23 @@ class App:
             except Exception:
                 # One channel's fault must not keep the others from being stopped.
                 log.exception("channel %s: %s failed", name, what)
+
+
+def _session_limits(config: Config) -> SessionLimits:
+    sessions, limits = config.sessions, config.sessions.limits
+    return SessionLimits(
+        idle=sessions.idle_seconds,
+        running=limits.total_runs,
+        person_running=limits.person_runs,
+        chat_running=limits.chat_runs,
+        busy=sessions.busy,
+        debounce=sessions.debounce_seconds,
+        reset=sessions.reset.when,
+        reset_hour=sessions.reset.hour,
+        reset_idle=sessions.reset.idle_hours * 3600,
+        scopes={
+            "direct": sessions.scope.direct,
+            "group": sessions.scope.group,
+            "channel": sessions.scope.group,
+        },
+    )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+import re
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,10 +11,11 @@ from typing import TYPE_CHECKING
 
 from agent.skills.counts import SkillCounts
 from agent.skills.manager import SkillManager
-from agent.tools.base import Caller
+from agent.tools.base import Caller, Role
 from agent.tools.manager import ToolManager, UnknownTool
 from agent.tools.mcp.hub import McpHub
 from agent.tools.mcp.logins import LoginFailed
+from bridge.house import Asked, House
 from bridge.texts import text
 from channels.base import Channel, Inbound
 
@@ -21,7 +24,19 @@ if TYPE_CHECKING:
     from bridge.sessions import Sessions
 
 #: In the order in which /help lists them.
-NAMES = ("help", "new", "stop", "status", "tools", "mcp", "resource", "prompt", "skills", "skill", "whoami")
+NAMES = (
+    "help", "new", "stop", "status", "model", "tools", "mcp", "mount", "resource", "prompt", "skills",
+    "skill", "queue", "activation", "approve", "deny", "pair", "usage", "forget", "whoami",
+)  # fmt: skip
+#: Known, but not listed: what Telegram sends when a person opens the chat.
+_HIDDEN = ("start",)
+#: What the help shows to admins only.
+FOR_ADMINS = frozenset({"mount", "activation", "pair"})
+#: With an argument these change something, so they must not run twice.
+_ACTS_WITH_ARGUMENT = frozenset({"mcp", "tools", "mount", "queue", "activation", "pair"})
+_ACTS = frozenset({"stop", "approve", "deny", "forget"})
+#: From the second letter on the whole word must be meant as a command of ours: paths and units are not.
+_WORD = re.compile(r"[/!]([A-Za-z][A-Za-z_]{1,20})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +47,7 @@ class Command:
     @property
     def acts(self) -> bool:
         """Whether running it changes something."""
-        return self.name == "stop" or (self.name in ("mcp", "tools") and bool(self.argument))
+        return self.name in _ACTS or (self.name in _ACTS_WITH_ARGUMENT and bool(self.argument))
 
     @property
     def queued(self) -> bool:
@@ -45,9 +60,25 @@ def parse(message: str) -> Command | None:
     stripped = message.strip()
     if not stripped or stripped[0] not in "/!":
         return None
-    word, _, argument = stripped[1:].partition(" ")
-    name = word.strip().lower()
-    return Command(name, argument.strip()) if name in NAMES else None
+    parts = stripped[1:].split(None, 1)
+    name = parts[0].lower() if parts else ""
+    argument = parts[1].strip() if len(parts) > 1 else ""
+    return Command(name, argument) if name in NAMES or name in _HIDDEN else None
+
+
+def suggestion(message: str) -> str | None:
+    """The command that a mistyped one was meant to be: a message of this one word, off by a letter or two, or
+    an unambiguous beginning of a command. None: it is for the model."""
+    found = _WORD.fullmatch(message.strip())
+    if found is None:
+        return None
+    word = found.group(1).lower()
+    if len(word) >= 3:
+        whole = [name for name in NAMES if name.startswith(word)]
+        if len(whole) == 1:
+            return whole[0]
+    near = difflib.get_close_matches(word, NAMES, n=1, cutoff=0.75)
+    return near[0] if near else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,27 +98,36 @@ class Board:
 
 
 class Commands:
-    def __init__(self, board: Board, sessions: Sessions) -> None:
+    def __init__(self, board: Board, sessions: Sessions, house: House) -> None:
         self._board = board
         self._sessions = sessions
+        self._house = house
 
-    async def run(self, command: Command, inbound: Inbound, session: str, language: str, admin: bool) -> str:
+    async def run(self, command: Command, inbound: Inbound, session: str, language: str, role: Role) -> str:
         """The answer to a command, as Markdown, secrets masked (a reason quotes what a server printed)."""
-        return self._board.mask(await self._run(command, inbound, session, language, admin))
+        asked = Asked(command.argument, inbound, session, language, role)
+        return self._board.mask(await self._run(command.name, asked))
 
-    async def _run(self, command: Command, inbound: Inbound, session: str, language: str, admin: bool) -> str:
-        match command.name:
-            case "help":
-                lines = [f"- `/{name}`: {text(f'command.{name}', language)}" for name in NAMES]
+    async def _run(self, name: str, asked: Asked) -> str:
+        argument, language, admin = asked.argument, asked.language, asked.admin
+        match name:
+            case "help" | "start":
+                lines = [
+                    f"- `/{name}`: {text(f'command.{name}', language)}"
+                    for name in NAMES
+                    if admin or name not in FOR_ADMINS
+                ]
                 return text("help", language, commands="\n".join(lines))
             case "stop":
-                return await self._stop(session, language)
+                return await self._stop(asked)
             case "status":
-                return await self._status(session, language)
+                return await self._status(asked.session, language)
+            case "model":
+                return text("model", language, model=self._board.model())
             case "tools":
-                return await self._tools(command.argument, inbound, language, admin)
+                return await self._tools(asked)
             case "mcp":
-                return await self._mcp(command.argument, language, admin)
+                return await self._mcp(argument, language, admin)
             case "resource":
                 return self._offers("resource", self._board.mcp.resources(), language)
             case "prompt":
@@ -97,15 +137,22 @@ class Commands:
             case "skill":
                 return text("skill.usage", language)
             case "whoami":
-                return self._whoami(inbound, language, admin)
+                return self._whoami(asked)
             case _:
-                raise AssertionError(f"no such command: {command.name}")
+                return await self._house.run(name, asked)
 
-    async def _stop(self, session: str, language: str) -> str:
-        ended, dropped = await self._sessions.stop_run(session)
-        if dropped:
-            return text("stop.dropped", language, count=dropped)
-        return text("stop.done" if ended else "stop.idle", language)
+    async def _stop(self, asked: Asked) -> str:
+        language, direct = asked.language, asked.inbound.address.kind == "direct"
+        everything = direct or (asked.admin and asked.argument.lower() == "all")
+        done = await self._sessions.stop_run(
+            asked.session, asked.inbound.sender.id, everything=everything, admin=asked.admin
+        )
+        if done.refused:
+            key = "stop.others_dropped" if done.dropped else "stop.others"
+            return text(key, language, count=done.dropped)
+        if done.dropped:
+            return text("stop.dropped", language, count=done.dropped)
+        return text("stop.done" if done.ended else "stop.idle", language)
 
     async def _status(self, session: str, language: str) -> str:
         board = self._board
@@ -153,16 +200,23 @@ class Commands:
             return text("mcp.login.not", language, name=name, reason=error)
         return text(f"tools.{verb.lower()}", language, name=name)
 
-    async def _tools(self, argument: str, inbound: Inbound, language: str, admin: bool) -> str:
-        if (done := await self._switch(argument, language, admin)) is not None:
+    async def _tools(self, asked: Asked) -> str:
+        language, admin = asked.language, asked.admin
+        if (done := await self._switch(asked.argument, language, admin)) is not None:
             return done
-        sender, address = inbound.sender, inbound.address
-        caller = Caller(sender.id, sender.name, admin, address.channel, address.kind, sender.language)
-        tools = self._board.tools.offered(self._board.tools.catalog, caller)
+        sender, address = asked.inbound.sender, asked.inbound.address
+        caller = Caller(
+            sender.id, sender.name, admin, address.channel, address.kind, sender.language, address.chat,
+            asked.role == "guest",
+        )  # fmt: skip
+        manager = self._board.tools
+        tools = manager.offered(manager.catalog, caller, asked.session)
         stats = self._board.tools.stats
         lines = []
         for tool in tools:
-            line = f"- `{tool.name}`: {_sentence(tool.description)}"
+            line = f"- `{tool.name}`: {_sentence(tool.description)} ({tool.timeout:g} s)"
+            if manager.decide(tool, caller, asked.session).effect == "ask":
+                line += " " + text("tools.asks", language)
             if (used := stats.get(tool.name)) is not None and used.calls:
                 line += " " + text(
                     "tools.used",
@@ -246,14 +300,15 @@ class Commands:
             lines += [f"- {diagnostic}" for diagnostic in skills.diagnostics]
         return "\n".join(lines)
 
-    def _whoami(self, inbound: Inbound, language: str, admin: bool) -> str:
+    def _whoami(self, asked: Asked) -> str:
+        sender = asked.inbound.sender
         return text(
             "whoami",
-            language,
-            name=inbound.sender.name or inbound.sender.id,
-            id=inbound.sender.id,
-            channel=inbound.address.channel,
-            role=text("role.admin" if admin else "role.member", language),
+            asked.language,
+            name=sender.name or sender.id,
+            id=sender.id,
+            channel=asked.inbound.address.channel,
+            role=text(f"role.{asked.role}", asked.language),
         )
 
 

@@ -8,7 +8,7 @@ workspace adds variables that the real environment does not have.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -18,6 +18,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, f
 
 from agent.models.resolve import ModelSettings
 from agent.tools.settings import ToolSettings
+from bridge.access import PEOPLE, AccessRule
 from bridge.config_faults import SECRET_NAME, nearest, secret_values, unknown_key, validate
 from bridge.config_source import (
     ConfigError,
@@ -28,6 +29,9 @@ from bridge.config_source import (
     read_dotenv,
     read_source,
 )
+from bridge.keys import Scope
+from bridge.ledger import UseLimits
+from bridge.notes import BusyMode
 from bridge.store import sqlite_path
 from bridge.store.base import StoreError
 from channels.base import ChannelConfig, ChannelError
@@ -47,20 +51,32 @@ class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-class AccessRule(_Section):
-    """Who may talk in a channel. `allow` and `admins` are platform ids (a group's id admits its members)."""
+class ScopeSettings(_Section):
+    """What shares a session, by kind of chat: `thread` (each thread of a chat apart), `chat`, `person` (one
+    for a person in the whole channel), `person_in_chat`."""
 
-    direct: Literal["pairing", "allowlist", "open", "off"] = "allowlist"
-    groups: Literal["allowlist", "open", "off"] = "allowlist"
-    allow: list[Id] = []
-    admins: list[Id] = []
+    direct: Scope = "thread"
+    group: Scope = "thread"
+
+
+class ResetSettings(_Section):
+    """When a conversation begins anew by itself: `never`, `daily` at `hour` (local time), or after
+    `idle_hours` without a message (`idle`)."""
+
+    when: Literal["never", "daily", "idle"] = "never"
+    hour: int = Field(default=4, ge=0, le=23)
+    idle_hours: float = Field(default=24.0, gt=0, le=10_000)
 
 
 class SessionSettings(_Section):
     """`idle_seconds`: when a quiet session leaves memory. `inbox_cap`: most waiting messages of a session.
     `history_messages`: most history entries a model is shown. `max_steps`: most model calls of one answer.
     `grace_seconds`: how long answers under way may go on when the bridge is told to stop.
-    `instructions`: added to the system prompt."""
+    `instructions`: added to the system prompt. `busy`: what happens to a message that comes while an answer
+    is made (`queue`, `steer`, `collect`, `interrupt`); `debounce_seconds`: quiet time before `collect` puts
+    messages together. `approval_minutes`: how long a confirmation waits; silence is no. `retention_days`:
+    conversations without a message for so long are deleted (0: never). `attachment_mb`: largest attachment
+    that is fetched."""
 
     idle_seconds: float = Field(default=60.0, ge=1, le=86_400)
     inbox_cap: int = Field(default=100, ge=1, le=10_000)
@@ -68,6 +84,14 @@ class SessionSettings(_Section):
     max_steps: int = Field(default=25, ge=1, le=500)
     grace_seconds: float = Field(default=20.0, ge=0, le=600)
     instructions: str = Field(default="", max_length=50_000)
+    scope: ScopeSettings = ScopeSettings()
+    busy: BusyMode = "queue"
+    debounce_seconds: float = Field(default=0.0, ge=0, le=60)
+    reset: ResetSettings = ResetSettings()
+    limits: UseLimits = UseLimits()
+    approval_minutes: float = Field(default=10.0, gt=0, le=1440)
+    retention_days: float = Field(default=0.0, ge=0, le=36_500)
+    attachment_mb: int = Field(default=20, ge=1, le=2000)
 
 
 class SamplingSettings(_Section):
@@ -186,13 +210,15 @@ TOP_KEYS = ("workspace", "model", "channels", "access", "sessions", "tools", "mc
 @dataclass(slots=True)
 class Config:
     """A whole configuration. `channels` holds those that are on, by instance name, each with its `type`.
-    `access` has a rule only where one was written ("default" included). `environ` is the environment with
-    the workspace's .env below it; `source` the file, None for built-in defaults."""
+    `access` has a rule only where one was written ("default" included); `people` are its named lists.
+    `environ` is the environment with the workspace's .env below it; `source` the file, None for built-in
+    defaults."""
 
     workspace: Path
     model: ModelSettings
     channels: dict[str, ChannelConfig]
     access: dict[str, AccessRule]
+    people: dict[str, tuple[str, ...]]
     sessions: SessionSettings
     tools: ToolSettings
     mcp: McpSettings
@@ -254,13 +280,15 @@ def load_config(path: Path | None, environ: Mapping[str, str]) -> Config:
         values = data[name] if data.get(name) is not None else {}
         sections[name] = validate(source, (name,), model, _expanded(source, (name,), values, environ))
     channels, known = _channels(source, data.get("channels"), environ)
-    access = _access(source, data.get("access"), known, environ)
+    people = _people(source, data.get("access"), environ)
+    access = _access(source, data.get("access"), known, people, environ)
     if source.faults:
         raise ConfigError(file, source.faults)
     return Config(
         workspace=workspace,
         channels=channels,
         access=access,
+        people=people,
         source=file,
         environ=environ,
         real_environ=real,
@@ -343,8 +371,42 @@ def _channel(source: Source, path: KeyPath, name: str, values: dict[str, Any]) -
     return settings if settings is not None and settings.enabled else None
 
 
+def _people(source: Source, data: Any, environ: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+    """The named lists of `access.people`."""
+    lists = data.get(PEOPLE) if isinstance(data, dict) else None
+    if lists is None:
+        return {}
+    path: KeyPath = ("access", PEOPLE)
+    lists = _expanded(source, path, lists, environ)
+    if not isinstance(lists, dict):
+        source.fault(path, "write one list a line below it, for example: family: [telegram:123456789].")
+        return {}
+    found = {}
+    for name, ids in lists.items():
+        if not isinstance(ids, list) or not all(isinstance(id, str | int) for id in ids):
+            source.fault(
+                (*path, name), "write ids in brackets, for example [telegram:123456789, slack:U012AB]."
+            )
+            continue
+        found[str(name)] = tuple(str(id) for id in ids)
+    return found
+
+
+def _known_lists(
+    source: Source, path: KeyPath, rule: AccessRule, people: Mapping[str, Sequence[str]]
+) -> None:
+    for key in ("allow", "admins", "guests", "bots"):
+        for id in getattr(rule, key):
+            if id.startswith("@") and id[1:] not in people:
+                source.fault((*path, key), f"there is no list {id[1:]!r} in access: people.")
+
+
 def _access(
-    source: Source, data: Any, channels: list[str], environ: Mapping[str, str]
+    source: Source,
+    data: Any,
+    channels: list[str],
+    people: Mapping[str, Sequence[str]],
+    environ: Mapping[str, str],
 ) -> dict[str, AccessRule]:
     """The rules as written; what a channel's rule leaves out is taken from "default"."""
     if data is None:
@@ -359,6 +421,8 @@ def _access(
     rules: dict[str, AccessRule] = {}
     for name, values in data.items():
         path: KeyPath = ("access", name)
+        if name == PEOPLE:
+            continue
         if name not in known:
             meant = nearest(name, known)
             hint = f'Did you mean "{meant}"? ' if meant else ""
@@ -367,6 +431,7 @@ def _access(
         rule = validate(source, path, AccessRule, _expanded(source, path, values or {}, environ))
         if rule is not None:
             rules[name] = cast("AccessRule", rule)
+            _known_lists(source, path, rules[name], people)
     if isinstance(default, dict) and "default" in rules:
         base = rules["default"].model_dump(exclude_unset=True)
         for name, rule in rules.items():

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from agent.events import Event, TextDelta, TextReset, ToolFinished, ToolProgress, ToolStarted
+from agent.prompt import NO_REPLY
 from bridge.store.base import Store, StoredChunk, StoredReply
 from channels.base import (
     Activity,
@@ -170,6 +171,8 @@ class LiveReply:
         """Begin to show signs of life. Every `start` is followed by `finish` or `park`."""
         if self._channel.limits.streams:
             self._tasks.append(asyncio.create_task(self._pump(), name=f"stream {self.ref.id}"))
+        if type(self._channel).acknowledge is not Channel.acknowledge:
+            self._tasks.append(asyncio.create_task(self._acknowledge(), name=f"acknowledge {self.ref.id}"))
         if self._channel.limits.typing_interval > 0:
             self._tasks.append(asyncio.create_task(self._type(), name=f"typing {self.ref.id}"))
 
@@ -187,6 +190,13 @@ class LiveReply:
                 self.ref,
                 Activity(event.call, event.name, "done" if event.ok else "failed", event.preview),
             )
+
+    async def _acknowledge(self) -> None:
+        try:
+            async with asyncio.timeout(_TYPING_DEADLINE):
+                await self._channel.acknowledge(self.ref)
+        except (SendError, TimeoutError) as error:
+            log.info("the acknowledgement was not shown: %s", error)
 
     async def _type(self) -> None:
         while not self._ending.is_set():
@@ -206,7 +216,7 @@ class LiveReply:
             if pause > 0 and not self._ending.is_set():
                 await self._pause(pause)
             self._dirty.clear()
-            if self._ending.is_set() or not self.text.strip():
+            if self._ending.is_set() or not self.text.strip() or self._may_be_silent():
                 continue
             self._not_before = clock() + interval
             try:
@@ -217,6 +227,10 @@ class LiveReply:
                 # The text is still complete in memory: the final delivery shows it, with retries.
                 log.info("a streamed update was not shown: %s", error)
                 self._not_before = clock() + max(interval, 5.0)
+
+    def _may_be_silent(self) -> bool:
+        """Whether the text so far may yet turn out to mean "nothing to say" (in a group)."""
+        return self.ref.address.kind != "direct" and NO_REPLY.startswith(self.text.strip())
 
     async def _pause(self, seconds: float) -> None:
         """Wait, but no longer than until the reply is to be finished."""
@@ -302,7 +316,9 @@ class LiveReply:
 
         Raises NotSent or Gone, and while the reply is still growing any SendError.
         """
-        if len(outbound.text) > _LONG_TEXT:
+        if not outbound.text.strip() and not outbound.files:
+            chunks: list[Chunk] = []
+        elif len(outbound.text) > _LONG_TEXT:
             chunks = await asyncio.to_thread(self._channel.render, outbound)
         else:
             chunks = self._channel.render(outbound)

@@ -3,24 +3,37 @@
 from __future__ import annotations
 
 import hashlib
+from typing import Literal
 from urllib.parse import quote
 
 from channels.base import Address
+
+Scope = Literal["chat", "thread", "person", "person_in_chat"]
 
 _LONGEST = 160
 #: Where the counts of skills are kept: `store.channel_state(COUNTS_SCOPE)`, key `COUNTS_KEY`.
 COUNTS_SCOPE, COUNTS_KEY = "~skills", "counts"
 
 
-def session_key(address: Address) -> str:
-    """The key of the session that an address belongs to: channel, kind, chat and thread, each escaped.
+def session_key(address: Address, sender: str = "", scope: Scope = "thread") -> str:
+    """The key of the session that a message belongs to.
 
-    It is also a folder's name, so it has only letters, digits and `%-._~:`; a longer one ends in a hash.
+    `chat`: all of a chat. `thread`: each thread of a chat apart (the default). `person`: one for a person in
+    the whole channel, wherever they write. `person_in_chat`: one for each person in each thread of a chat.
+
+    It is also a folder's name, so it has only letters, digits and `%-._~:=`; a longer one ends in a hash.
+    Every part is escaped, so `=` (a part's type) and `:` (between parts) are only ever written here.
     """
-    parts = [address.channel, address.kind, address.chat]
-    if address.thread is not None:
-        parts.append(address.thread)
-    key = ":".join(quote(part, safe="") for part in parts)
+    parts = [quote(address.channel, safe="")]
+    if scope == "person":
+        parts.append(f"person={quote(sender, safe='')}")
+    else:
+        parts += [address.kind, quote(address.chat, safe="")]
+        if address.thread is not None and scope != "chat":
+            parts.append(quote(address.thread, safe=""))
+        if scope == "person_in_chat":
+            parts.append(f"by={quote(sender, safe='')}")
+    key = ":".join(parts)
     if len(key) <= _LONGEST:
         return key
     return f"{key[:_LONGEST]}#{hashlib.sha256(key.encode()).hexdigest()[:32]}"

@@ -1,4 +1,4 @@
-"""A message's first steps: seen before? may this person talk? a command? else into the inbox.
+"""A message's first steps: may this person talk? is the bot meant? a command? else into the inbox.
 
 `receive` returns when the message is safe; only then does the channel acknowledge it to its platform.
 """
@@ -8,27 +8,46 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections import OrderedDict
+from dataclasses import dataclass, replace
+from typing import cast
 
-from bridge.access import Access
-from bridge.commands import Command, Commands, parse
+from bridge.access import Access, Verdict
+from bridge.addressing import Answer, Meant, meant
+from bridge.commands import Command, Commands, parse, suggestion
 from bridge.delivery import Delivery
-from bridge.keys import session_key
+from bridge.ledger import Ledger, Over
 from bridge.log import current_message, message_id
+from bridge.notes import Notes, place
+from bridge.overheard import Overheard
+from bridge.pairing import Pairing
 from bridge.sessions import Sessions
 from bridge.store.base import Store, StoredReply
 from bridge.texts import language_of, text
-from channels.base import Inbound, Outbound, ReplyRef
+from bridge.turns import speaker
+from channels.base import Channel, Inbound, Outbound, ReplyRef
 
 log = logging.getLogger("causeway.router")
 
 _MOST_TOLD = 10_000
+#: Messages of bots in a row that a session answers; then a person has to write.
+MOST_BOT_TURNS = 5
 
 
-def notice_id(inbound: Inbound) -> str:
+def notice_id(inbound: Inbound, kind: str = "") -> str:
     """The id of an answer that needs no run: the same message always gives the same id."""
     address = inbound.address
-    parts = "\0".join((address.channel, address.chat, address.thread or "", inbound.id))
+    parts = "\0".join((address.channel, address.chat, address.thread or "", inbound.id, kind))
     return "c" + hashlib.sha256(parts.encode()).hexdigest()[:20]
+
+
+@dataclass(frozen=True, slots=True)
+class _Arrived:
+    """A message with what is known about it."""
+
+    inbound: Inbound
+    session: str
+    language: str
+    verdict: Verdict
 
 
 class Router:
@@ -42,6 +61,11 @@ class Router:
         sessions: Sessions,
         delivery: Delivery,
         inbox_cap: int,
+        *,
+        notes: Notes,
+        pairing: Pairing,
+        overheard: Overheard,
+        ledger: Ledger,
     ) -> None:
         self._store = store
         self._access = access
@@ -49,7 +73,12 @@ class Router:
         self._sessions = sessions
         self._delivery = delivery
         self._cap = inbox_cap
+        self._notes = notes
+        self._pairing = pairing
+        self._overheard = overheard
+        self._ledger = ledger
         self._told: OrderedDict[tuple[str, str], None] = OrderedDict()
+        self._bots: OrderedDict[str, int] = OrderedDict()
 
     async def receive(self, inbound: Inbound) -> None:
         """Take a message in. Raises StoreError when it could not be kept: do not acknowledge it then."""
@@ -63,59 +92,211 @@ class Router:
         verdict = self._access.decide(inbound)
         if verdict.kind == "ignored":
             return
-        session = session_key(inbound.address)
         language = inbound.sender.language or language_of("", inbound.text)
-        if verdict.kind == "denied":
-            await self._deny(inbound, session, language)
+        arrived = _Arrived(inbound, self._sessions.key(inbound), language, verdict)
+        if inbound.replaces:
+            if verdict.kind == "allowed" and await self._store.amend(inbound, arrived.session):
+                log.info("a waiting message was corrected")
             return
+        if verdict.kind != "allowed":
+            await self._stranger(arrived)
+            return
+        if inbound.address.kind == "direct" and not inbound.addressed:
+            return
+        if inbound.address.kind != "direct":
+            found = await self._meant(arrived)
+            if not found.answer:
+                await self._overhear(arrived)
+                return
+            arrived = replace(arrived, inbound=replace(inbound, text=found.text, addressed=True))
+        await self._allowed(arrived)
+
+    async def _allowed(self, arrived: _Arrived) -> None:
+        inbound, session = arrived.inbound, arrived.session
         command = parse(inbound.text)
+        asked = self._sessions.questions.waits_for(session, inbound)
+        if asked and (command is None or (command.name in ("approve", "deny") and not command.argument)):
+            await self._answer(arrived)
+            return
         if command is not None and not command.queued:
-            await self._command(command, inbound, session, language, verdict.admin)
+            await self._command(command, arrived)
             return
-        if command is None and self._sessions.questions.waits_for(session, inbound):
-            await self._answer(inbound, session, language)
+        if command is None and (near := suggestion(inbound.text)) is not None:
+            await self._say(arrived, text("command.near", arrived.language, name=near))
             return
+        if self._bot_loop(session, inbound):
+            log.warning("session %s: %d messages of bots in a row; no answer until a person writes", session,
+                        MOST_BOT_TURNS)  # fmt: skip
+            return
+        address = inbound.address
+        over = self._ledger.admit(address.channel, address.chat, inbound.sender.id)
+        if over is not None:
+            await self._over(arrived, over)
+            return
+        await self._take(arrived)
+
+    async def _take(self, arrived: _Arrived) -> None:
+        inbound, session = arrived.inbound, arrived.session
+        busy = self._sessions.busy(session)
         result = await self._store.accept(inbound, session, self._cap)
         if result == "accepted":
             log.info("received")
             self._sessions.wake(session)
+            if busy:
+                await self._acknowledge(arrived)
         elif result == "full":
             log.warning("inbox of %s is full", session)
-            reply = self._reply(inbound, session, language, text("inbox.full", language, cap=self._cap))
+            reply = self._reply(arrived, text("inbox.full", arrived.language, cap=self._cap))
             await self._store.open_reply(reply)
             self._delivery.deliver(reply)
 
-    async def _command(
-        self, command: Command, inbound: Inbound, session: str, language: str, admin: bool
-    ) -> None:
+    async def _acknowledge(self, arrived: _Arrived) -> None:
+        """Say in a word what happens to a message that gets no answer of its own."""
+        channel = self._channel(arrived.inbound)
+        if channel is None or channel.limits.idempotent or arrived.inbound.album:
+            return
+        mode = self._sessions.mode(arrived.session, channel)
+        if mode != "queue":
+            reply = self._reply(arrived, text(f"busy.{mode}", arrived.language), kind="busy")
+            await self._store.open_reply(reply)
+            self._delivery.deliver(reply)
+
+    def _channel(self, inbound: Inbound) -> Channel | None:
+        return self._delivery.channels.get(inbound.address.channel)
+
+    # -- in a group ------------------------------------------------------------------------------------
+
+    async def _meant(self, arrived: _Arrived) -> Meant:
+        inbound = arrived.inbound
+        address, rule = inbound.address, self._access.group_rule(inbound.address)
+        channel = self._channel(inbound)
+        joins = rule.threads if rule.threads is not None else channel is not None and channel.joins_threads
+        in_thread = joins and address.thread is not None and await self._sessions.takes_part(arrived.session)
+        home = self._notes.home(address)
+        activation = self._notes.get("activation", place(address, home)) or self._notes.get(
+            "activation", place(replace(address, thread=None), home)
+        )
+        cue = inbound.cue or ("mention" if inbound.addressed else "")
+        return meant(
+            inbound.text, cue, rule, in_thread=in_thread, activation=cast("Answer | None", activation)
+        )
+
+    async def _overhear(self, arrived: _Arrived) -> None:
+        inbound = arrived.inbound
+        by = f"[{speaker(inbound.sender.name, inbound.sender.id)}]"
+        rule = self._access.group_rule(inbound.address)
+        await self._overheard.keep(arrived.session, inbound, by, rule.overhear)
+
+    def _bot_loop(self, session: str, inbound: Inbound) -> bool:
+        """Whether bots have had the last words of a session for too long. A person's message ends that."""
+        if not inbound.sender.is_bot:
+            self._bots.pop(session, None)
+            return False
+        count = self._bots.pop(session, 0) + 1
+        self._bots[session] = count
+        if len(self._bots) > _MOST_TOLD:
+            self._bots.popitem(last=False)
+        return count > MOST_BOT_TURNS
+
+    # -- answers that need no run ----------------------------------------------------------------------
+
+    async def _command(self, command: Command, arrived: _Arrived) -> None:
+        inbound, session, language = arrived.inbound, arrived.session, arrived.language
         if command.acts:
             # It changes something, so it must not run twice: marked as seen first.
             if not await self._store.mark_seen(inbound):
                 return
-            answer = await self._commands.run(command, inbound, session, language, admin)
-            reply = self._reply(inbound, session, language, answer)
+            answer = await self._commands.run(command, inbound, session, language, arrived.verdict.role)
+            reply = self._reply(arrived, answer)
             await self._store.open_reply(reply)
         else:
-            answer = await self._commands.run(command, inbound, session, language, admin)
-            reply = self._reply(inbound, session, language, answer)
+            answer = await self._commands.run(command, inbound, session, language, arrived.verdict.role)
+            reply = self._reply(arrived, answer)
             if not await self._store.mark_seen(inbound, reply):
                 return
         self._delivery.deliver(reply)
 
-    async def _answer(self, inbound: Inbound, session: str, language: str) -> None:
+    async def _answer(self, arrived: _Arrived) -> None:
         """A message that answers an open question of a run; a second delivery of it answers nothing."""
+        inbound = arrived.inbound
         if not await self._store.mark_seen(inbound):
             return
-        if self._sessions.questions.hear(session, inbound):
+        if self._sessions.questions.hear(arrived.session, inbound):
             # It gets no reply of its own: the run that asked goes on.
             await self._delivery.unanswered(ReplyRef(notice_id(inbound), inbound.address, inbound.id))
             return
-        reply = self._reply(inbound, session, language, text("question.late", language))
+        reply = self._reply(arrived, text("question.late", arrived.language))
         await self._store.open_reply(reply)
         self._delivery.deliver(reply)
 
-    async def _deny(self, inbound: Inbound, session: str, language: str) -> None:
+    async def _over(self, arrived: _Arrived, over: Over) -> None:
+        """A limit is reached: said once for as long as it lasts, and the message is not taken."""
+        if over.told:
+            await self._store.mark_seen(arrived.inbound)
+            await self._delivery.unanswered(
+                ReplyRef(notice_id(arrived.inbound), arrived.inbound.address, arrived.inbound.id)
+            )
+            return
+        key = f"limit.{over.kind}.{over.whose}"
+        wait = over.seconds if over.kind == "messages" else round(over.seconds / 3600) or 1
+        log.warning("session %s: the limit %s of %d is reached", arrived.session, key, over.limit)
+        await self._say(arrived, text(key, arrived.language, limit=over.limit, wait=wait), private=True)
+
+    async def _say(self, arrived: _Arrived, words: str, *, private: bool = False) -> None:
+        """Answer a message at once, without a run."""
+        reply = self._reply(arrived, words, private=private)
+        if await self._store.mark_seen(arrived.inbound, reply):
+            self._delivery.deliver(reply)
+
+    # -- people who are not known ----------------------------------------------------------------------
+
+    async def _stranger(self, arrived: _Arrived) -> None:
+        inbound, language = arrived.inbound, arrived.language
+        direct = inbound.address.kind == "direct"
+        command = parse(inbound.text)
+        if direct and command is not None and command.name == "start" and command.argument:
+            role = await self._pairing.accept(command.argument, inbound)
+            if role is not None:
+                log.info("%s was let in by an invitation, as %s", inbound.sender.id, role)
+                await self._say(
+                    arrived, text("pairing.welcome", language, role=text(f"role.{role}", language))
+                )
+                return
+        if arrived.verdict.kind == "pairing":
+            await self._pair(arrived)
+            return
+        if direct or inbound.addressed:
+            await self._deny(arrived)
+
+    async def _pair(self, arrived: _Arrived) -> None:
+        """The message that asked is not run: it only leads to a code."""
+        inbound, language = arrived.inbound, arrived.language
+        await self._pairing.load()  # an admin may have let them in from another process
+        verdict = self._access.decide(inbound)
+        if verdict.kind == "allowed":
+            await self._allowed(replace(arrived, verdict=verdict))
+            return
+        what, code = await self._pairing.ask(inbound)
+        command = parse(inbound.text)
+        if what == "quiet" and not (command is not None and command.name == "whoami"):
+            await self._store.mark_seen(inbound)
+            return
+        if what == "full":
+            await self._deny(arrived, key="pairing.full")
+            return
+        channel = inbound.address.channel
+        log.warning(
+            "%s asks to talk on %s; let them in with: causeway pair approve %s",
+            inbound.sender.id,
+            channel,
+            code,
+        )
+        words = text("pairing.code", language, code=code, id=inbound.sender.id, channel=channel)
+        await self._say(arrived, words, private=True)
+
+    async def _deny(self, arrived: _Arrived, key: str = "access.denied") -> None:
         """Tell an unknown person once what their id is; afterwards be silent."""
+        inbound = arrived.inbound
         who = (inbound.address.channel, inbound.sender.id)
         asked = parse(inbound.text)
         wants_id = asked is not None and asked.name == "whoami" and inbound.address.kind == "direct"
@@ -125,8 +306,8 @@ class Router:
             if await self._store.get_setting("told", "\0".join(who)) is not None:
                 self._remember(who)
                 return
-        answer = text("access.denied", language, id=inbound.sender.id, channel=inbound.address.channel)
-        reply = self._reply(inbound, session, language, answer)
+        answer = text(key, arrived.language, id=inbound.sender.id, channel=inbound.address.channel)
+        reply = self._reply(arrived, answer, private=True)
         if not await self._store.mark_seen(inbound, reply):
             return
         await self._store.put_setting("told", "\0".join(who), True)
@@ -139,6 +320,14 @@ class Router:
         if len(self._told) > _MOST_TOLD:
             self._told.popitem(last=False)
 
-    def _reply(self, inbound: Inbound, session: str, language: str, answer: str) -> StoredReply:
-        ref = ReplyRef(notice_id(inbound), inbound.address, inbound.id, language)
-        return self._delivery.command_reply(ref, session, Outbound(answer))
+    def _reply(self, arrived: _Arrived, answer: str, *, kind: str = "", private: bool = False) -> StoredReply:
+        inbound = arrived.inbound
+        ref = ReplyRef(
+            notice_id(inbound, kind),
+            inbound.address,
+            inbound.id,
+            arrived.language,
+            inbound.sender.id,
+            private,
+        )
+        return self._delivery.command_reply(ref, arrived.session, Outbound(answer))

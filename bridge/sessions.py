@@ -1,82 +1,112 @@
-"""Sessions: one runner each, strictly in order, independent of all others.
-
-A runner takes the oldest waiting message, lets the agent answer it, delivers the answer, and only then takes
-the next. A runner that has nothing to do for a while leaves memory; its next message brings it back.
-"""
+"""Sessions: one runner each, strictly in order, independent of all others; this module owns them all."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from agent.agent import Agent
-from agent.desk import Ask
-from agent.events import Outcome
 from agent.skills.counts import SkillCounts
-from agent.skills.invocation import Refused, invocation
 from agent.skills.manager import SkillManager
-from agent.tools.base import Answer, Caller, Question
-from agent.turn import Turn
 from bridge.access import Access
-from bridge.commands import parse
-from bridge.delivery import Delivery, LiveReply, body_from_json
-from bridge.log import current_message, message_id
-from bridge.offers import Source, attach, prepare
+from bridge.approvals import Approvals
+from bridge.delivery import Delivery
+from bridge.keys import Scope, session_key
+from bridge.ledger import Ledger
+from bridge.notes import BusyMode, Notes
+from bridge.offers import Source
+from bridge.overheard import Overheard
 from bridge.questions import Questions
-from bridge.store.base import Store, StoreError, Waiting
-from bridge.texts import language_of, text
-from bridge.turns import build_turn, compose
-from channels.base import Channel, Inbound, Outbound, ReplyRef
+from bridge.runner import Runner
+from bridge.slots import Slots
+from bridge.store.base import Store
+from bridge.turns import Intake
+from channels.base import Channel, ChatKind, Inbound
 
 log = logging.getLogger("causeway.sessions")
 
-_MOST_FAULTS = 4
+_REMEMBERED = 10_000
+_SCOPES: Mapping[ChatKind, Scope] = {"direct": "thread", "group": "thread", "channel": "thread"}
 
 
 @dataclass(frozen=True, slots=True)
 class SessionLimits:
-    """`idle`: seconds until an idle runner leaves memory. `running`: most runs at once in this process."""
+    """`idle`: seconds until an idle runner leaves memory. `running`, `person_running`, `chat_running`: most
+    runs at once in this process, of a person, in a chat (0: no limit of that kind). `busy`: what happens to
+    a message that comes during a run. `debounce`: seconds of quiet before waiting messages are put together
+    (`collect`). `album`: the same for the parts of an album. `reset`: when a conversation begins anew by
+    itself; `reset_hour` (local time) for `daily`, `reset_idle` (seconds) for `idle`."""
 
     idle: float = 60.0
     running: int = 1000
+    person_running: int = 0
+    chat_running: int = 0
+    busy: BusyMode = "queue"
+    debounce: float = 0.0
+    album: float = 1.0
+    reset: Literal["never", "daily", "idle"] = "never"
+    reset_hour: int = 4
+    reset_idle: float = 24 * 3600.0
+    scopes: Mapping[ChatKind, Scope] = field(default_factory=lambda: _SCOPES)
+
+
+@dataclass(frozen=True, slots=True)
+class Office:
+    """What runners work with."""
+
+    store: Store
+    delivery: Delivery
+    channels: Mapping[str, Channel]
+    access: Access
+    new_agent: Callable[[str, Path], Agent]
+    folder: Callable[[str], Path]
+    delivered: Callable[[], None]
+    offers: Source
+    questions: Questions
+    approvals: Approvals
+    overheard: Overheard
+    notes: Notes
+    ledger: Ledger
+    skills: SkillManager
+    counts: SkillCounts
+    clock: Callable[[], float]
+    intake: Intake = field(default_factory=Intake)
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """What `/stop` did. `refused`: the run belongs to others."""
+
+    ended: bool = False
+    dropped: int = 0
+    refused: bool = False
 
 
 class Sessions:
     """Owns all runners."""
 
-    def __init__(
-        self,
-        store: Store,
-        delivery: Delivery,
-        channels: Mapping[str, Channel],
-        access: Access,
-        new_agent: Callable[[str, Path], Agent],
-        folder: Callable[[str], Path],
-        delivered: Callable[[], None],
-        offers: Source,
-        questions: Questions,
-        skills: SkillManager,
-        counts: SkillCounts,
-        limits: SessionLimits,
-    ) -> None:
-        self.store = store
-        self.delivery = delivery
-        self.channels = channels
-        self.access = access
-        self.new_agent = new_agent
-        self.folder = folder
-        self.delivered = delivered
-        self.offers = offers
-        self.questions = questions
-        self.skills = skills
-        self.counts = counts
+    def __init__(self, office: Office, limits: SessionLimits) -> None:
+        self.office = office
+        self.store = office.store
+        self.questions = office.questions
         self.limits = limits
-        self.slots = asyncio.Semaphore(limits.running)
+        self.slots = Slots(limits.running, limits.person_running, limits.chat_running)
         self.stopping = False
         self._runners: dict[str, Runner] = {}
+        self._took_part: OrderedDict[str, None] = OrderedDict()
+
+    def key(self, inbound: Inbound) -> str:
+        """The session of a message: by the scope for its kind of chat, under the chat's first id."""
+        address = inbound.address
+        home = self.office.notes.home(address)
+        if home != address.chat:
+            address = type(address)(address.channel, home, address.kind, address.thread)
+        return session_key(address, inbound.sender.id, self.limits.scopes[address.kind])
 
     def wake(self, session: str, *, recovering: bool = False) -> None:
         """There is something in the session's inbox."""
@@ -84,19 +114,53 @@ class Sessions:
             return  # it is in the inbox; the next start takes it
         runner = self._runners.get(session)
         if runner is None:
-            runner = self._runners[session] = Runner(self, session, recovering)
+            runner = self._runners[session] = Runner(self.office, self, session, recovering)
             runner.start()
-        runner.wake.set()
+        runner.arrived()
 
-    async def stop_run(self, session: str) -> tuple[bool, int]:
-        """`/stop`: end the session's run and drop what waits behind it. Returns (a run was ended, how many
-        messages were dropped)."""
+    async def stop_run(self, session: str, person: str, *, everything: bool, admin: bool) -> Stopped:
+        """`/stop` by a person: end the session's run and drop what they have waiting behind it.
+
+        `everything`: the chat is theirs alone, so all that waits is dropped. A run that answers only others
+        is ended for an admin, and refused to anybody else.
+        """
         runner = self._runners.get(session)
-        return await runner.interrupt() if runner is not None else (False, 0)
+        if runner is None:
+            return Stopped()
+        return await runner.interrupt(person, everything=everything, admin=admin)
+
+    async def forget_all(self, session: str) -> None:
+        """End the session's run, drop what waits, and delete its history."""
+        await self.stop_run(session, "", everything=True, admin=True)
+        runner = self._runners.get(session)
+        if runner is not None and runner.task is not None:
+            await runner.quiet()
+            await runner.agent.clear()
+        else:
+            await self.store.history.clear(session)
+        self._took_part.pop(session, None)
 
     def busy(self, session: str) -> bool:
         runner = self._runners.get(session)
         return runner is not None and runner.working
+
+    def mode(self, session: str, channel: Channel) -> BusyMode:
+        """What happens to messages that come during a run. Where each request wants an answer of its own,
+        they queue."""
+        if not channel.asks:
+            return "queue"
+        return self.office.notes.busy(session, self.limits.busy)
+
+    async def takes_part(self, session: str) -> bool:
+        """Whether the bot has been talking in this session."""
+        if session in self._took_part or session in self._runners:
+            return True
+        if not await self.store.history.exists(session):
+            return False
+        self._took_part[session] = None
+        if len(self._took_part) > _REMEMBERED:
+            self._took_part.popitem(last=False)
+        return True
 
     @property
     def count(self) -> int:
@@ -109,7 +173,7 @@ class Sessions:
 
     async def recover(self) -> int:
         """Wake every session that an earlier process left with waiting messages. Returns how many."""
-        sessions = await self.store.waiting_sessions(list(self.channels))
+        sessions = await self.store.waiting_sessions(list(self.office.channels))
         for session in sessions:
             self.wake(session, recovering=True)
         return len(sessions)
@@ -128,219 +192,3 @@ class Sessions:
         if late:
             log.info("%d runs are parked; the next start goes on with them", len(late))
             await asyncio.wait(late)
-
-
-class Runner:
-    """One session's worker."""
-
-    def __init__(self, sessions: Sessions, session: str, recovering: bool) -> None:
-        self.sessions = sessions
-        self.session = session
-        self.wake = asyncio.Event()
-        self.task: asyncio.Task[None] | None = None
-        self.working = False
-        self._recovering = recovering
-        self._agent: Agent | None = None
-        self._run: asyncio.Task[Outcome] | None = None
-        self._stopped = False
-        self._faults = 0
-
-    def start(self) -> None:
-        self.task = asyncio.create_task(self._main(), name=f"session {self.session}")
-        self.task.add_done_callback(lambda _: self.sessions.forget(self))
-
-    @property
-    def agent(self) -> Agent:
-        if self._agent is None:
-            self._agent = self.sessions.new_agent(self.session, self.sessions.folder(self.session))
-        return self._agent
-
-    async def _main(self) -> None:
-        pause = 1.0
-        while not self.sessions.stopping:
-            try:
-                waiting = await self.sessions.store.next(self.session)
-                if waiting:
-                    await self._one(waiting[0])
-                    pause, self._faults = 1.0, 0
-                    continue
-            except StoreError as error:
-                # The message is still in the inbox: try again later, keep the session alive.
-                log.error("session waits for the store: %s", error)
-                # What of it is already shown has to be looked up again.
-                self._agent, self._recovering = None, True
-                await asyncio.sleep(pause)
-                pause = min(pause * 2, 30.0)
-                continue
-            except Exception:
-                # A fault of ours outside the agent. The message stays in the inbox and is tried again a few
-                # times; one that always fails must not hold up its session for ever.
-                log.exception("session failed on a message")
-                self._agent, self._recovering = None, True
-                self._faults += 1
-                if self._faults >= _MOST_FAULTS:
-                    await self._give_up()
-                else:
-                    await asyncio.sleep(pause)
-                    pause = min(pause * 2, 30.0)
-                continue
-            self._recovering = False
-            if not await self._something_new():
-                return
-
-    async def _give_up(self) -> None:
-        for waiting in await self.sessions.store.next(self.session):
-            log.error("message %s is given up after %d faults", waiting.seq, self._faults)
-            run = waiting.run or f"r{waiting.seq}"
-            await self.sessions.store.settle_reply(run, "failed", [waiting.seq])
-            await self._unanswered(waiting)
-        self._faults = 0
-
-    async def _unanswered(self, waiting: Waiting) -> None:
-        inbound = waiting.inbound
-        ref = ReplyRef(waiting.run or f"r{waiting.seq}", inbound.address, inbound.id)
-        await self.sessions.delivery.unanswered(ref)
-
-    async def _something_new(self) -> bool:
-        try:
-            async with asyncio.timeout(self.sessions.limits.idle):
-                await self.wake.wait()
-        except TimeoutError:
-            # Nothing is awaited between this look and `forget`, so no wake can be lost between them.
-            if not self.wake.is_set():
-                self.sessions.forget(self)
-                return False
-        self.wake.clear()
-        return True
-
-    async def _one(self, waiting: Waiting) -> None:
-        inbound = waiting.inbound
-        run = waiting.run or f"r{waiting.seq}"
-        token = current_message.set(message_id(inbound))
-        self.working = True
-        self._stopped = False
-        try:
-            async with self.sessions.slots:
-                await self._answer(waiting, inbound, run)
-        finally:
-            self.working = False
-            self._run = None
-            current_message.reset(token)
-
-    async def _answer(self, waiting: Waiting, inbound: Inbound, run: str) -> None:
-        language = inbound.sender.language or language_of("", inbound.text)
-        ref = ReplyRef(run, inbound.address, inbound.id, language)
-        stored = await self.sessions.store.reply(run) if self._recovering else None
-        live = self.sessions.delivery.open(ref, self.session, stored)
-        if stored is not None and stored.state == "complete":
-            await live.finish(body_from_json(stored.body), [waiting.seq])
-            self.sessions.delivered()
-            return
-        notice, words = await self._queued_command(inbound, ref, run, language)
-        if notice:
-            await live.finish(Outbound(notice), [waiting.seq])
-            return
-        if words:
-            inbound = replace(inbound, text=words)
-        outbound = await self._work(run, inbound, live, language)
-        await live.finish(outbound, [waiting.seq])
-        log.info("answered")
-        self.sessions.delivered()
-
-    async def _queued_command(
-        self, inbound: Inbound, ref: ReplyRef, run: str, language: str
-    ) -> tuple[str, str]:
-        """Run a command that kept its place among the messages. Returns (its whole answer, or else the words
-        that the agent is to answer in its stead)."""
-        command = parse(inbound.text)
-        if command is None or not command.queued:
-            return "", ""
-        if command.name == "new":
-            await self.agent.clear()
-            return text("new.done", language), ""
-        if command.name == "resource":
-            folder = self.sessions.folder(self.session)
-            attached = await attach(self.sessions.offers, command.argument, folder, language)
-            if attached.content:
-                await self.agent.attach(attached.content)
-            return attached.notice, ""
-        if await self.agent.began(run):
-            return "", ""
-        if command.name == "skill":
-            return await self._skill(command.argument, language)
-        ask = self._ask(ref, inbound)
-        prepared = await prepare(self.sessions.offers, command.argument, ask, language)
-        return prepared.notice, prepared.words
-
-    async def _skill(self, argument: str, language: str) -> tuple[str, str]:
-        """`/skill NAME words`: the person calls a skill by its name."""
-        name, _, words = argument.partition(" ")
-        skills = self.sessions.skills.current
-        found = skills.get(name)
-        hidden = found is not None and not found.model_invocable
-        body = await asyncio.to_thread(found.read_body) if found is not None and hidden else None
-        invoked = invocation(skills, name, words, body)
-        if isinstance(invoked, Refused):
-            near = "_near" if invoked.key == "skill.unknown" and invoked.detail else ""
-            return text(f"{invoked.key}{near}", language, name=invoked.name, detail=invoked.detail), ""
-        self.sessions.counts.used(invoked.skill.name)
-        return "", invoked.text
-
-    def _ask(self, ref: ReplyRef, inbound: Inbound) -> Ask:
-        async def ask(question: Question) -> Answer:
-            return await self.sessions.questions.ask(self.session, ref, inbound.sender.id, question)
-
-        return ask
-
-    async def _work(self, run: str, inbound: Inbound, live: LiveReply, language: str) -> Outbound:
-        """Run the agent to an end: an answer, a fault, or a stop. Cancelling it parks the run."""
-        folder = self.sessions.folder(self.session)
-        live.start()
-        self._run = asyncio.create_task(self._agent_run(run, inbound, live, folder), name=f"run {run}")
-        if self._stopped:
-            self._run.cancel()  # the stop came before the run had begun
-        try:
-            outcome = await self._run
-        except asyncio.CancelledError:
-            if not self._run.done():
-                self._run.cancel()
-                await asyncio.wait({self._run})
-            if not self._stopped:
-                await live.park()
-                raise
-            outcome = await self.agent.settle(run, "stopped")
-        except StoreError:
-            await live.park()
-            raise
-        except Exception:
-            # A fault of ours: the person gets a sentence, the log the traceback, and the session goes on.
-            log.exception("run failed")
-            outcome = await self.agent.settle(run, "internal")
-        if outcome.files or "![" in outcome.text:
-            return await asyncio.to_thread(compose, outcome, folder, language)
-        return compose(outcome, folder, language)  # touches no file
-
-    async def _agent_run(self, run: str, inbound: Inbound, live: LiveReply, folder: Path) -> Outcome:
-        verdict = self.sessions.access.decide(inbound)
-        address, sender = inbound.address, inbound.sender
-        caller = Caller(sender.id, sender.name, verdict.admin, address.channel, address.kind, sender.language)
-        if await self.agent.began(run):
-            turn = Turn(run, caller, "")
-        else:
-            channel = self.sessions.channels[address.channel]
-            turn = await build_turn(run, inbound, channel, folder, caller)
-        turn = replace(turn, ask=self._ask(live.ref, inbound))
-        return await self.agent.run(turn, live.emit)
-
-    async def interrupt(self) -> tuple[bool, int]:
-        waiting = await self.sessions.store.next(self.session, limit=1000)
-        behind = waiting[1:] if self.working else waiting
-        await self.sessions.store.drop([w.seq for w in behind])
-        for waiting_one in behind:
-            await self._unanswered(waiting_one)
-        if not self.working or (self._run is not None and self._run.done()):
-            return False, len(behind)
-        self._stopped = True
-        if self._run is not None:
-            self._run.cancel()
-        return True, len(behind)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from bridge.texts_people import TEXTS as _PEOPLE
+
 _TEXTS: dict[str, tuple[str, str]] = {
     # -- access
     "access.denied": (
@@ -247,6 +249,15 @@ _TEXTS: dict[str, tuple[str, str]] = {
         "[文件 {name} 超过 {limit} MB,没有下载。]",
     ),
     "attachment.failed": ("[The file {name} could not be fetched.]", "[文件 {name} 下载失败。]"),
+    "attachment.heard": ("[Voice message, written down: {words}]", "[语音消息,转写内容: {words}]"),
+    "attachment.not_heard": (
+        "[A voice or audio message: {path}. It could not be listened to: no transcription is configured.]",
+        "[语音或音频消息: {path}。没有配置语音转写,无法听取内容。]",
+    ),
+    "attachment.hearing_failed": (
+        "[A voice or audio message: {path}. Writing it down failed.]",
+        "[语音或音频消息: {path}。转写失败。]",
+    ),
     "attachment.file": ("[Attached file: {path}]", "[附件:{path}]"),
     "file.not_sent": ("_(The file {name} cannot be sent from here.)_", "_(文件 {name} 不能从这里发送。)_"),
     # -- the web page, the API and the terminal
@@ -419,6 +430,9 @@ _TEXTS: dict[str, tuple[str, str]] = {
         "[文件:{path}]",
     ),
 }
+
+
+_TEXTS.update(_PEOPLE)
 
 
 def language_of(tag: str, text: str = "") -> str:

@@ -7,20 +7,22 @@ import logging
 import mimetypes
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
 
 from agent.events import FileRef, Outcome
 from agent.history import Assistant, Entry, ImageRef, User
+from agent.models.transcription import NotHeard, Transcriber
 from agent.tools.base import Caller
-from agent.turn import Turn
+from agent.turn import Part
+from bridge.store.base import Waiting
 from bridge.texts import text
 from channels.base import (
     Attachment,
     Channel,
     ContextMessage,
     Inbound,
-    NotSent,
     Outbound,
     OutFile,
     SendError,
@@ -29,27 +31,47 @@ from channels.base import (
 
 log = logging.getLogger("causeway.turns")
 
-#: Largest attachment that is fetched, in bytes (Telegram's own limit for bots).
+#: Largest attachment that is fetched by default, in bytes (what Telegram's own server gives to bots).
 MAX_ATTACHMENT = 20 * 1024 * 1024
 _FETCH_DEADLINE = 120.0
 _LONGEST_QUOTE = 2000
 _PICTURES = {"image/png", "image/jpeg", "image/gif", "image/webp"}
 
 
-async def build_turn(run: str, inbound: Inbound, channel: Channel, folder: Path, caller: Caller) -> Turn:
-    """Fetch what came with a message and put it into words. Never fails for a faulty attachment."""
+@dataclass(frozen=True, slots=True)
+class Intake:
+    """What it takes to bring people's messages before the agent. `hear` writes voice messages down (None:
+    nothing is configured for that); `max_bytes` is the largest attachment."""
+
+    hear: Transcriber | None = None
+    max_bytes: int = MAX_ATTACHMENT
+
+
+async def build_part(
+    batch: Sequence[Waiting], channel: Channel, folder: Path, caller: Caller, intake: Intake
+) -> Part:
+    """Fetch what came with messages and put them into words, in their order. Never fails for a faulty
+    attachment. In a chat with more than one person each message begins with its speaker."""
     images: list[ImageRef] = []
-    lines: list[str] = []
-    for number, attachment in enumerate(inbound.attachments):
-        image, line = await _fetch(attachment, number, run, channel, folder, inbound.sender.language)
-        if image is not None:
-            images.append(image)
-        lines.append(line)
-    parts = [_quoted(inbound), inbound.text.strip(), "\n".join(line for line in lines if line)]
-    body = "\n\n".join(part for part in parts if part)
-    if inbound.address.kind != "direct":
-        body = f"[{speaker(inbound.sender.name, inbound.sender.id)} writes]\n{body}"
-    return Turn(run, caller, body, tuple(images), seed(inbound.context))
+    sections: list[str] = []
+    before = ""
+    for waiting in batch:
+        inbound = waiting.inbound
+        lines = []
+        for number, attachment in enumerate(inbound.attachments):
+            stem = f"r{waiting.seq}-{number}"
+            image, line = await _fetch(attachment, stem, channel, folder, inbound.sender.language, intake)
+            if image is not None:
+                images.append(image)
+            lines.append(line)
+        parts = [_quoted(inbound), inbound.text.strip(), "\n".join(line for line in lines if line)]
+        body = "\n\n".join(part for part in parts if part)
+        if inbound.address.kind != "direct" and inbound.sender.id != before:
+            body = f"[{speaker(inbound.sender.name, inbound.sender.id)} writes]\n{body}"
+        before = inbound.sender.id
+        if body:
+            sections.append(body)
+    return Part(caller, "\n\n".join(sections), tuple(images), tuple(waiting.seq for waiting in batch))
 
 
 def speaker(name: str, id: str) -> str:
@@ -81,26 +103,41 @@ def _quoted(inbound: Inbound) -> str:
 
 
 async def _fetch(
-    attachment: Attachment, number: int, run: str, channel: Channel, folder: Path, language: str
+    attachment: Attachment, name: str, channel: Channel, folder: Path, language: str, intake: Intake
 ) -> tuple[ImageRef | None, str]:
     suffix = Path(attachment.name).suffix or mimetypes.guess_extension(attachment.mime or "") or ""
     stem = re.sub(r"[^\w.-]+", "_", Path(attachment.name).stem)[:60] or attachment.kind
-    relative = f"received/{run}-{number}-{stem}{suffix[:12]}"
+    relative = f"received/{name}-{stem}{suffix[:12]}"
     target = folder / relative
     label = attachment.name or attachment.kind
     try:
         await asyncio.to_thread(target.parent.mkdir, parents=True, exist_ok=True)
         async with asyncio.timeout(_FETCH_DEADLINE):
-            await channel.fetch(attachment, target, MAX_ATTACHMENT)
+            await channel.fetch(attachment, target, intake.max_bytes)
     except TooLarge:
-        return None, text("attachment.too_large", language, name=label, limit=MAX_ATTACHMENT // (1024 * 1024))
-    except (SendError, NotSent, TimeoutError, OSError) as error:
-        log.warning("attachment %d of %s not fetched: %s", number, run, error)
+        limit = intake.max_bytes // (1024 * 1024)
+        return None, text("attachment.too_large", language, name=label, limit=limit)
+    except (SendError, TimeoutError, OSError) as error:
+        log.warning("attachment %s not fetched: %s", name, error)
         return None, text("attachment.failed", language, name=label)
     mime = attachment.mime or mimetypes.guess_type(label)[0] or ""
     if attachment.kind == "image" and (mime in _PICTURES or not mime):
         return ImageRef(relative, mime or "image/jpeg"), ""
+    if attachment.kind == "audio":
+        return None, await _heard(target, relative, language, intake)
     return None, text("attachment.file", language, path=relative)
+
+
+async def _heard(path: Path, relative: str, language: str, intake: Intake) -> str:
+    """A voice message in words; or why there are none."""
+    if intake.hear is None:
+        return text("attachment.not_heard", language, path=relative)
+    try:
+        words = await intake.hear.text(path, language)
+    except NotHeard as error:
+        log.warning("a voice message was not written down: %s", error)
+        return text("attachment.hearing_failed", language, path=relative)
+    return text("attachment.heard", language, path=relative, words=words)
 
 
 # -- what is shown -------------------------------------------------------------------------------------

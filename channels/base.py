@@ -330,6 +330,10 @@ class ChannelState(Protocol):
         """The newest `limit` entries with `seq > after`, oldest first."""
         ...
 
+    async def trim(self, log: str, upto: int) -> None:
+        """Delete the entries of a log with `seq <= upto`."""
+        ...
+
     async def remove(self, log: str, entry: str) -> bool:
         """Delete an entry of a log. True for the one caller that found it there."""
         ...
@@ -406,6 +410,8 @@ class Channel(ABC):
     local: ClassVar[bool] = False
     #: A person is there to answer a question while a run waits (not so where one request gets one answer).
     asks: ClassVar[bool] = True
+    #: A thread is a side conversation that the bot may take part in (not a standing room such as a forum topic).
+    joins_threads: ClassVar[bool] = False
     #: `ask` shows the choices as buttons; elsewhere people answer in words.
     buttons: ClassVar[bool] = False
     #: What `causeway init` asks for, in order.

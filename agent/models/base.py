@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeAlias
 
+from agent.events import Usage as Usage
 from agent.history import Entry, ImageRef, ToolCall
 
 
@@ -16,15 +17,6 @@ class ToolSpec:
     name: str
     description: str
     parameters: dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """Tokens of one answer; 0 where the provider did not say."""
-
-    input: int = 0
-    output: int = 0
-    cached: int = 0
 
 
 @dataclass(frozen=True, slots=True)

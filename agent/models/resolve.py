@@ -17,6 +17,7 @@ from agent.models.base import Model
 from agent.models.demo import DemoModel
 from agent.models.failover import FailoverModel
 from agent.models.openai import DEFAULT_BASE_URL, OpenAIModel
+from agent.models.transcription import TranscriptionSettings
 
 log = logging.getLogger("causeway.models")
 
@@ -29,6 +30,16 @@ PROBE_OLLAMA = 0.3
 PROBE_MODELS = 5.0
 #: Bytes of a list of models that are read.
 LARGEST_LIST = 4 * 1024 * 1024
+
+
+class Price(BaseModel):
+    """What a million tokens of a model cost. `cached`: for those that the provider had cached."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    input: float = Field(default=0.0, ge=0)
+    output: float = Field(default=0.0, ge=0)
+    cached: float | None = Field(default=None, ge=0)
 
 
 class ModelSettings(BaseModel):
@@ -51,6 +62,10 @@ class ModelSettings(BaseModel):
     #: Asked in this order when this model is down or its key is refused. Their own retry settings do not
     #: count: the first model's do.
     fallbacks: tuple[ModelSettings, ...] = Field(default=(), max_length=5)
+    #: Where voice messages are written down; without it the agent is told that there is one.
+    transcription: TranscriptionSettings | None = None
+    #: What a million tokens cost, by model name, for `/usage`; in any one currency.
+    prices: dict[str, Price] = Field(default_factory=dict)
 
 
 class ModelSetupError(ValueError):

@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from agent.events import FileRef
 from agent.history import ImageRef
 
+Role = Literal["admin", "member", "guest"]
+
 
 @dataclass(frozen=True, slots=True)
 class Annotations:
-    """What a tool does to the world. Defaults are the careful ones of the MCP specification."""
+    """What a tool does to the world. Defaults are the careful ones of the MCP specification; `stated` is
+    False when the tool's server said nothing."""
 
     read_only: bool = False
     destructive: bool = True
     open_world: bool = True
+    stated: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The person for whom a call is made, in this turn."""
+    """The person for whom a call is made, in this turn. `others` are further people whose messages the same
+    run answers: a call has to be allowed to each of them."""
 
     id: str
     name: str = ""
@@ -30,6 +35,23 @@ class Caller:
     channel: str = ""
     chat_kind: Literal["direct", "group", "channel"] = "direct"
     language: str = ""
+    chat: str = ""
+    guest: bool = False
+    others: tuple[Caller, ...] = ()
+
+    @property
+    def role(self) -> Role:
+        return "admin" if self.admin else "guest" if self.guest else "member"
+
+    @property
+    def everybody(self) -> tuple[Caller, ...]:
+        return (self, *self.others)
+
+    def joined(self, other: Caller) -> Caller:
+        """The same turn with other people's messages in it."""
+        known = {one.id for one in self.everybody}
+        new = tuple(replace(one, others=()) for one in other.everybody if one.id not in known)
+        return replace(self, others=(*self.others, *new)) if new else self
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from agent.tools.base import Caller, Tool, ToolContext, ToolFailure, ToolResult
 from agent.tools.builtin import builtin_tools
 from agent.tools.builtin.tasks import task_tool
 from agent.tools.catalog import Catalog
-from agent.tools.policy import allowed, denial
+from agent.tools.policy import Decision, Policy
 from agent.tools.results import Masker, finish
 from agent.tools.settings import ToolSettings
 from agent.tools.stats import ToolStats, ToolUsage, Usage
@@ -39,6 +39,8 @@ log = logging.getLogger("causeway.tools")
 _OWN_DEADLINE_MARGIN = 5.0
 #: Characters that a task's result is shorter than others, so that it is not cut again when it is fetched.
 _TASK_MARGIN = 300
+#: Offers (what a caller may use of a catalog) that are kept; they are made anew beyond that.
+_MOST_OFFERS = 500
 #: Names that can be switched off at once.
 _MOST_OFF = 1000
 # An absolute path of the host; not a URL's, nor a part of a relative one.
@@ -102,17 +104,21 @@ class ToolManager:
         masker: Masker,
         switches: Switches | None = None,
         more: Iterable[Tool] = (),
+        mounted: Callable[[str], frozenset[str]] = lambda session: frozenset(),
     ) -> None:
         """Without `switches` what is switched off is on again after a restart. `more` are built-in tools that
-        need another part of the program."""
+        need another part of the program. `mounted` names the servers that an admin put into a session."""
         self._settings = settings
+        self._policy = Policy(settings.policy)
+        self._mounted = mounted
+        self._offers: dict[tuple[Catalog, Caller, frozenset[str]], tuple[Tool, ...]] = {}
         self._mcp = mcp
         self._masker = masker
         self._switches = switches
         self._switching = asyncio.Lock()
         self._off: frozenset[str] = frozenset()
         self._workers = Workers()
-        self._tasks = Tasks(settings.background) if settings.background.enabled else None
+        self._tasks = Tasks(settings.background, decide=self.decide) if settings.background.enabled else None
         self._builtin = (*_builtin(settings, self._workers), *more)
         self._task_tool = task_tool(self._tasks) if self._tasks else None
         self._checker = ArgumentChecker()
@@ -200,9 +206,20 @@ class ToolManager:
         if self._tasks:
             await self._tasks.end_session(session)
 
-    def offered(self, catalog: Catalog, caller: Caller) -> tuple[Tool, ...]:
+    def offered(self, catalog: Catalog, caller: Caller, session: str = "") -> tuple[Tool, ...]:
         """The tools of the catalog that this caller may use, in the catalog's order."""
-        return tuple(tool for tool in catalog if allowed(tool, caller))
+        mounted = self._mounted(session)
+        key = (catalog, caller, mounted)
+        if (known := self._offers.get(key)) is None:
+            known = tuple(tool for tool in catalog if self._policy.allowed(tool, caller, mounted))
+            if len(self._offers) >= _MOST_OFFERS:
+                self._offers.clear()
+            self._offers[key] = known
+        return known
+
+    def decide(self, tool: Tool, caller: Caller, session: str = "") -> Decision:
+        """Whether this caller may use the tool here, or a person has to say yes first."""
+        return self._policy.decide(tool, caller, self._mounted(session))
 
     async def call(
         self, catalog: Catalog, name: str, call_id: str, arguments: Mapping[str, Any], context: ToolContext
@@ -216,7 +233,7 @@ class ToolManager:
         if name in self._off:
             return _failed(f"{name} was not run. An admin has switched it off. Do without it.")
         if tool is None:
-            raise UnknownTool(name, self._close_matches(catalog, name, context.caller))
+            raise UnknownTool(name, self._close_matches(catalog, name, context))
         tasks = self._tasks
         if tasks is None or not _may_last(tool):
             return await self._run(tool, call_id, arguments, context)
@@ -254,8 +271,9 @@ class ToolManager:
         self, tool: Tool, arguments: Mapping[str, Any], context: ToolContext, *, patient: bool = False
     ) -> tuple[ToolResult, str]:
         """The raw result, and how the call ended in one word. `patient`: its deadline is the last one."""
-        if reason := denial(tool, context.caller):
-            return _failed(f"{tool.name} was not run. {reason} Do without it."), "denied"
+        decision = self.decide(tool, context.caller, context.session)
+        if decision.effect == "deny":
+            return _failed(f"{tool.name} was not run. {decision.reason} Do without it."), "denied"
         try:
             ready = self._checker.check(tool.name, tool.params, arguments)
         except ToolFailure as failure:
@@ -305,9 +323,10 @@ class ToolManager:
         # Servers tell changes of their state, too: the same tools are the same catalog.
         if list(map(id, offered)) != list(map(id, self._catalog)):
             self._catalog = Catalog(offered)
+            self._offers.clear()
 
-    def _close_matches(self, catalog: Catalog, name: str, caller: Caller) -> tuple[str, ...]:
-        names = [tool.name for tool in self.offered(catalog, caller)]
+    def _close_matches(self, catalog: Catalog, name: str, context: ToolContext) -> tuple[str, ...]:
+        names = [tool.name for tool in self.offered(catalog, context.caller, context.session)]
         # An MCP tool called without its server's name, or with the server's name written otherwise.
         short = name[:64].rpartition("__")[2]
         same = [known for known in names if short and known.rpartition("__")[2] == short]

@@ -7,6 +7,8 @@ import re
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from agent.tools.policy import PolicyRule
+
 _FILE_TOOLS = ("read", "write", "edit", "ls", "search", "send_file")
 _HOST = re.compile(r"(?:[A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\])(?::\d{1,5})?")
 
@@ -66,7 +68,7 @@ class ToolSettings(_Settings):
     """`result_chars`: longest text of a result that a model is given. `file_bytes`: largest text file that
     `read`, `edit` and `search` look into and `write` makes. `image_bytes`: largest picture that `read` shows
     to a model. `send_bytes`: largest file that `send_file` takes. `file_timeout`: deadline of file tools in
-    seconds; `timeouts` gives single ones of them another."""
+    seconds; `timeouts` gives single ones of them another. `policy`: rules about who may use which tool."""
 
     result_chars: int = Field(default=20_000, ge=1000)
     file_bytes: int = Field(default=5_000_000, ge=1000)
@@ -74,6 +76,7 @@ class ToolSettings(_Settings):
     send_bytes: int = Field(default=50_000_000, ge=1000)
     file_timeout: float = Field(default=10.0, gt=0, le=600)
     timeouts: dict[str, float] = Field(default_factory=dict)
+    policy: tuple[PolicyRule, ...] = ()
     background: BackgroundSettings = BackgroundSettings()
     bash: BashSettings = BashSettings()
     web_fetch: WebFetchSettings = WebFetchSettings()

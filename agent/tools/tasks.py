@@ -14,9 +14,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from agent.tools.base import Answer, Desk, Question, Sample, Tool, ToolContext, ToolFailure, ToolResult
+from agent.tools.base import (
+    Answer,
+    Caller,
+    Desk,
+    Question,
+    Sample,
+    Tool,
+    ToolContext,
+    ToolFailure,
+    ToolResult,
+)
 from agent.tools.mcp.requests import ceiling
-from agent.tools.policy import denial
+from agent.tools.policy import Decision
 from agent.tools.settings import BackgroundSettings
 
 log = logging.getLogger("causeway.tools")
@@ -117,8 +127,16 @@ class _WatchedDesk:
 class Tasks:
     """All calls that are, or may become, background tasks. Used from one event loop."""
 
-    def __init__(self, settings: BackgroundSettings, *, unchanged_seconds: float = 1.0) -> None:
-        """`unchanged_seconds`: shorter waits for news do not count towards giving a task up."""
+    def __init__(
+        self,
+        settings: BackgroundSettings,
+        *,
+        unchanged_seconds: float = 1.0,
+        decide: Callable[[Tool, Caller, str], Decision] | None = None,
+    ) -> None:
+        """`unchanged_seconds`: shorter waits for news do not count towards giving a task up. `decide`: who
+        may see what a task brought, as for the call itself (without it: everybody)."""
+        self._decide = decide
         self._settings = settings
         self._shortest = unchanged_seconds
         self._working: set[Work] = set()
@@ -155,8 +173,10 @@ class Tasks:
                 f"There is no background task {task[:40]!r} in this conversation: it was lost in a restart, "
                 "or is long over. Whether its call took effect is unknown; find out before repeating it."
             )
-        if reason := denial(work.tool, context.caller):
-            return _error(f"{task} was not looked up. {reason}")
+        if self._decide is not None:
+            decision = self._decide(work.tool, context.caller, context.session)
+            if decision.effect == "deny":
+                return _error(f"{task} was not looked up. {decision.reason}")
         if stop and not work.job.done():
             await self._end(work, "stopped")
         loop = asyncio.get_running_loop()

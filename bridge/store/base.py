@@ -59,6 +59,24 @@ class StoredReply:
     chunks: tuple[StoredChunk, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class UsageRow:
+    """What was used on a day (UTC, as 2026-01-31). `kind` "model": `calls` answers with so many tokens;
+    "tool": `calls` calls."""
+
+    day: str
+    session: str
+    channel: str
+    chat: str
+    person: str
+    kind: Literal["model", "tool"]
+    name: str
+    calls: int = 0
+    input: int = 0
+    output: int = 0
+    cached: int = 0
+
+
 class Store(Protocol):
     @property
     def history(self) -> HistoryStore: ...
@@ -94,6 +112,11 @@ class Store(Protocol):
 
     async def take(self, seqs: Sequence[int], run: str) -> None:
         """Write down that a run took these messages."""
+        ...
+
+    async def amend(self, inbound: Inbound, session: str) -> bool:
+        """Put `inbound` in the place of the waiting message that it `replaces`, which keeps its number and
+        id. False: that one does not wait here (any more), or a run has taken it."""
         ...
 
     async def drop(self, seqs: Sequence[int]) -> None:
@@ -137,7 +160,21 @@ class Store(Protocol):
 
     async def get_setting(self, scope: str, key: str) -> Json: ...
 
-    async def put_setting(self, scope: str, key: str, value: Json) -> None: ...
+    async def put_setting(self, scope: str, key: str, value: Json) -> None:
+        """Write a setting; None removes it."""
+        ...
+
+    async def settings(self, scope: str) -> dict[str, Json]:
+        """All settings of a scope."""
+        ...
+
+    async def add_usage(self, rows: Sequence[UsageRow]) -> None:
+        """Add to the sums."""
+        ...
+
+    async def usage(self, since: str) -> list[UsageRow]:
+        """The sums of the day `since` and later."""
+        ...
 
     def channel_state(self, channel: str) -> ChannelState: ...
 

@@ -7,11 +7,20 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from agent.history import Entry, HistoryStore, entry_from_json, entry_to_json
-from bridge.store.base import ChunkState, ReplyState, StoredChunk, StoredReply, StoreError, Waiting
+from bridge.store.base import (
+    ChunkState,
+    ReplyState,
+    StoredChunk,
+    StoredReply,
+    StoreError,
+    UsageRow,
+    Waiting,
+)
 from bridge.store.sqlite_schema import Synchronous, connect, migrate
 from bridge.store.sqlite_thread import SqliteThread, SqliteWriter
 from channels.base import ChannelState, Inbound, Json, LogEntry
@@ -140,6 +149,17 @@ class SqliteStore:
         rows = [(run, seq) for seq in seqs]
         await self._write_many("UPDATE inbox SET run = ? WHERE seq = ?", rows)
 
+    async def amend(self, inbound: Inbound, session: str) -> bool:
+        def work(db: sqlite3.Connection) -> bool:
+            row = db.execute(_PENDING_ONE, (session, inbound.address.chat, inbound.replaces)).fetchone()
+            if row is None:
+                return False
+            merged = replace(inbound, id=inbound.replaces, replaces="")
+            db.execute("UPDATE inbox SET inbound = ? WHERE seq = ?", (_encode(merged.to_json()), row[0]))
+            return True
+
+        return await self._writer.run(work)
+
     async def drop(self, seqs: Sequence[int]) -> None:
         await self._write_many(_DROP, [(seq,) for seq in seqs])
 
@@ -214,7 +234,24 @@ class SqliteStore:
         return await _get(self._reader, "SELECT value FROM setting WHERE scope = ? AND key = ?", scope, key)
 
     async def put_setting(self, scope: str, key: str, value: Json) -> None:
-        await self._write_many(_SETTING, [(scope, key, _encode(value))])
+        if value is None:
+            await self._write_many("DELETE FROM setting WHERE scope = ? AND key = ?", [(scope, key)])
+        else:
+            await self._write_many(_SETTING, [(scope, key, _encode(value))])
+
+    async def settings(self, scope: str) -> dict[str, Json]:
+        def work(db: sqlite3.Connection) -> dict[str, Json]:
+            rows = db.execute("SELECT key, value FROM setting WHERE scope = ?", (scope,))
+            return {key: json.loads(value) for key, value in rows}
+
+        return await self._reader.run(work)
+
+    async def add_usage(self, rows: Sequence[UsageRow]) -> None:
+        await self._write_many(_ADD_USAGE, [astuple(row) for row in rows])
+
+    async def usage(self, since: str) -> list[UsageRow]:
+        statement = "SELECT * FROM usage WHERE day >= ? ORDER BY day"
+        return await self._reader.run(lambda db: [UsageRow(*row) for row in db.execute(statement, (since,))])
 
     def channel_state(self, channel: str) -> ChannelState:
         return SqliteChannelState(self._writer, self._reader, channel, self._clock)
@@ -258,6 +295,10 @@ class SqliteHistory:
                 ) from None
 
         return await self._reader.run(work)
+
+    async def exists(self, session: str) -> bool:
+        statement = "SELECT 1 FROM history WHERE session = ? LIMIT 1"
+        return await self._reader.run(lambda db: db.execute(statement, (session,)).fetchone() is not None)
 
     async def append(self, session: str, entries: Sequence[Entry]) -> None:
         rows = [(session, session, _encode(entry_to_json(entry))) for entry in entries]
@@ -312,6 +353,11 @@ class SqliteChannelState:
 
         return await self._reader.run(work)
 
+    async def trim(self, log: str, upto: int) -> None:
+        row = (self._channel, log, upto)
+        statement = "DELETE FROM channel_log WHERE channel = ? AND log = ? AND seq <= ?"
+        await self._writer.run(lambda db: db.execute(statement, row) and None)
+
     async def remove(self, log: str, entry: str) -> bool:
         row = (self._channel, log, entry)
         statement = "DELETE FROM channel_log WHERE channel = ? AND log = ? AND id = ?"
@@ -335,6 +381,8 @@ _RELEASE = "DELETE FROM channel_note WHERE channel = ? AND key = ? AND value ->>
 _MARK = "INSERT INTO seen (channel, chat, message, at) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING"
 _ACCEPT = """INSERT INTO inbox (session, channel, inbound) SELECT ?, ?, ?
     WHERE (SELECT count(*) FROM (SELECT 1 FROM inbox WHERE session = ? LIMIT ?)) < ?"""
+_PENDING_ONE = """SELECT seq FROM inbox WHERE session = ? AND run IS NULL
+    AND inbound ->> '$.address.chat' = ? AND inbound ->> '$.id' = ?"""
 _DROP = "DELETE FROM inbox WHERE seq = ?"
 _OPEN = """INSERT INTO outbox (id, session, channel, state, ref, body, ended) VALUES (?, ?, ?, ?, ?, ?, NULL)
     ON CONFLICT (id) DO NOTHING"""
@@ -345,6 +393,9 @@ _SETTLE = (
 )
 _CHUNK = "REPLACE INTO chunk (reply, n, state, message) SELECT seq, ?, ?, ? FROM outbox WHERE id = ?"
 _SETTING = "REPLACE INTO setting (scope, key, value) VALUES (?, ?, ?)"
+_ADD_USAGE = """INSERT INTO usage VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    ON CONFLICT (day, session, chat, person, kind, name) DO UPDATE SET calls = calls + excluded.calls,
+    input = input + excluded.input, output = output + excluded.output, cached = cached + excluded.cached"""
 _NOTE = "REPLACE INTO channel_note (channel, key, value) VALUES (?, ?, ?)"
 _REPLIES = """SELECT o.id, o.session, o.ref, o.body, o.state, c.n, c.state, c.message
     FROM outbox o LEFT JOIN chunk c ON c.reply = o.seq """

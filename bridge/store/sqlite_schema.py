@@ -57,8 +57,18 @@ _FIRST = (
     "CREATE INDEX channel_log_order ON channel_log (channel, log, seq)",
 )
 
+#: Sums of use by day, and what takes settings together quickly.
+_USAGE = (
+    """CREATE TABLE usage (
+        day TEXT NOT NULL, session TEXT NOT NULL,
+        channel TEXT NOT NULL, chat TEXT NOT NULL, person TEXT NOT NULL,
+        kind TEXT NOT NULL, name TEXT NOT NULL,
+        calls INTEGER NOT NULL, input INTEGER NOT NULL, output INTEGER NOT NULL, cached INTEGER NOT NULL,
+        PRIMARY KEY (day, session, chat, person, kind, name)) WITHOUT ROWID""",
+)
+
 #: Step n brings a file of version n to version n + 1; a step that was released is never changed.
-MIGRATIONS: tuple[tuple[str, ...], ...] = (_FIRST,)
+MIGRATIONS: tuple[tuple[str, ...], ...] = (_FIRST, _USAGE)
 
 
 def connect(path: Path, synchronous: Synchronous, busy_seconds: float) -> sqlite3.Connection:

@@ -45,6 +45,11 @@ class MemoryState:
         ]
         return found[-limit:]
 
+    async def trim(self, log: str, upto: int) -> None:
+        await asyncio.sleep(0)
+        entries = self.logs.get(log, {})
+        self.logs[log] = {id: entry for id, entry in entries.items() if entry[0] > upto}
+
     async def remove(self, log: str, entry: str) -> bool:
         await asyncio.sleep(0)
         return self.logs.get(log, {}).pop(entry, None) is not None

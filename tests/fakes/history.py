@@ -14,6 +14,9 @@ class MemoryHistory:
     async def load(self, session: str) -> list[Entry]:
         return [entry_from_json(row) for row in self._rows.get(session, [])]
 
+    async def exists(self, session: str) -> bool:
+        return bool(self._rows.get(session))
+
     async def append(self, session: str, entries: Sequence[Entry]) -> None:
         self._rows.setdefault(session, []).extend(entry_to_json(entry) for entry in entries)
 

@@ -37,7 +37,7 @@ async def test_sigterm_ends_within_the_grace_time_and_leaves_nothing(tmp_path: P
         settings = {
             "model": openai_at(model.openai_url),
             "sessions": {"grace_seconds": 1},
-            "tools": {"bash": {"enabled": True}},
+            "tools": {"bash": {"enabled": True}, "policy": [{"effect": "allow", "tools": ["bash"]}]},
         }
         bridge = Process(write_config(tmp_path, settings), tmp_path)
         try:

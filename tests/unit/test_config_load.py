@@ -12,7 +12,7 @@ from pydantic import BaseModel, SecretStr
 
 from bridge.config import SECTIONS, TOP_KEYS, AccessRule, Config, ConfigError, load_config
 from bridge.config_faults import inner_models
-from channels.base import ChannelConfig, ChannelError
+from channels.base import ChannelConfig
 from channels.registry import TYPES, load
 
 EXAMPLE = Path(__file__).parents[2] / "config.example.yaml"
@@ -205,7 +205,6 @@ def test_a_faulty_line_of_the_env_file_is_named_without_showing_it(line: str, wr
         ("model:\n  provider: opnai", ':2: model.provider: "opnai" does not fit.', "'anthropic'"),
         ("channels:\n  telegran: {}", ":2: channels.telegran: There is no channel type", "'telegram'"),
         ("channels:\n  x: {type: webb}", ":2: channels.x.type: There is no channel type 'webb'.", "'web'"),
-        ("channels:\n  slack: {}", ":2: channels.slack: The channel type 'slack' is not part of this", "yet"),
         ("channels:\n  telegram: {}", ":2: channels.telegram.token: it is missing.", "token:"),
         ("channels:\n  tg: {type: telegram, token: t, mod: x}", ":2: channels.tg.mod: there is no", '"mode"'),
         ("channels:\n  web: 5", ":2: channels.web: write its settings below it", "{}"),
@@ -341,7 +340,7 @@ def test_a_channels_rule_takes_from_default_only_what_it_leaves_out(write: Load)
 def test_without_a_rule_there_is_none_and_an_empty_rule_lets_nobody_in(write: Load) -> None:
     assert write("").access == {}
     rule = write("access: {telegram: {}}\nchannels: {telegram: {token: t}}").access["telegram"]
-    assert (rule.direct, rule.groups, rule.allow, rule.admins) == ("allowlist", "allowlist", [], [])
+    assert (rule.direct, rule.groups, rule.allow, rule.admins) == ("pairing", "allowlist", [], [])
 
 
 def test_a_number_as_a_channels_text_setting_is_taken_as_written(write: Load) -> None:

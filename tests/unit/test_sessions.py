@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,13 +23,18 @@ from agent.tools.masking import Masker
 from agent.tools.mcp.hub import McpHub
 from agent.tools.settings import ToolSettings
 from agent.turn import AgentSettings
-from bridge.access import Access
+from bridge.access import Access, AccessRule, Grants
+from bridge.approvals import Approvals
 from bridge.commands import Board, Commands
-from bridge.config import AccessRule
 from bridge.delivery import Delivery
+from bridge.house import House
+from bridge.ledger import Ledger, UseLimits
+from bridge.notes import BusyMode, Notes
+from bridge.overheard import Overheard
+from bridge.pairing import Pairing
 from bridge.questions import Questions
 from bridge.router import Router
-from bridge.sessions import SessionLimits, Sessions
+from bridge.sessions import Office, SessionLimits, Sessions
 from bridge.store.base import StoreError
 from bridge.store.sqlite import SqliteStore
 from channels.base import Attachment, Chunk, Inbound, Limits, ReplyRef, Sender
@@ -49,6 +55,8 @@ class Hall:
         self.counts = SkillCounts()
         self.idle = 60.0
         self.cap = 100
+        self.busy: BusyMode = "queue"
+        self.limits = UseLimits()
 
     async def start(self) -> Hall:
         await self.store.open()
@@ -79,19 +87,30 @@ class Hall:
         def count() -> None:
             self.delivered += 1
 
+        access.grants = grants = Grants()
+        notes = Notes(self.store)
+        self.approvals = Approvals(self.store, channels, access, time.time, str)
+        overheard, ledger = Overheard(self.store), Ledger(self.store, time.time, self.limits)
         self.sessions = Sessions(
-            self.store,
-            self.delivery,
-            channels,
-            access,
-            new_agent,
-            lambda session: self.folder / "sessions" / session,
-            count,
-            self.mcp,
-            self.questions,
-            self.skills,
-            self.counts,
-            SessionLimits(idle=self.idle),
+            Office(
+                store=self.store,
+                delivery=self.delivery,
+                channels=channels,
+                access=access,
+                new_agent=new_agent,
+                folder=lambda session: self.folder / "sessions" / session,
+                delivered=count,
+                offers=self.mcp,
+                questions=self.questions,
+                approvals=self.approvals,
+                overheard=overheard,
+                notes=notes,
+                ledger=ledger,
+                skills=self.skills,
+                counts=self.counts,
+                clock=time.time,
+            ),
+            SessionLimits(idle=self.idle, busy=self.busy, album=0.05),
         )
 
         async def no_messages(session: str) -> int:
@@ -109,8 +128,37 @@ class Hall:
             messages=no_messages,
             since=0.0,
         )
-        commands = Commands(board, self.sessions)
-        self.router = Router(self.store, access, commands, self.sessions, self.delivery, self.cap)
+        pairing = Pairing(self.store, grants, time.time)
+
+        async def nothing(*_: object) -> None:
+            return None
+
+        house = House(
+            store=self.store,
+            notes=notes,
+            pairing=pairing,
+            approvals=self.approvals,
+            ledger=ledger,
+            mcp=self.mcp,
+            channels=channels,
+            folder=lambda session: self.folder / "sessions" / session,
+            forget=self.sessions.forget_all,
+            welcome=nothing,
+            clock=time.time,
+        )
+        commands = Commands(board, self.sessions, house)
+        self.router = Router(
+            self.store,
+            access,
+            commands,
+            self.sessions,
+            self.delivery,
+            self.cap,
+            notes=notes,
+            pairing=pairing,
+            overheard=overheard,
+            ledger=ledger,
+        )
         return self
 
     async def stop(self, grace: float = 5.0) -> None:
@@ -366,7 +414,7 @@ async def test_in_a_group_the_speaker_stands_before_the_words_and_files_are_name
     assert asked.startswith("[Eveadmin writes (id 7) writes]\nlook")
     assert "[Attached file: received/r1-0-x_y.csv]" in asked
     assert "gone.bin could not be fetched" in asked
-    saved = hall.sessions.folder("room:group:g1") / "received" / "r1-0-x_y.csv"
+    saved = hall.sessions.office.folder("room:group:g1") / "received" / "r1-0-x_y.csv"
     assert saved.read_bytes() == b"a,b\n1,2\n"
 
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import pytest
 
 from agent.tools.base import Caller, FunctionTool, ToolContext, ToolResult
-from agent.tools.policy import allowed, denial
+from agent.tools.policy import Policy
 
 
 async def _nothing(params: dict[str, Any], context: ToolContext) -> ToolResult:
@@ -32,6 +32,7 @@ def test_a_tool_for_admins_is_for_admins_in_direct_chats_only(
     admin: bool, kind: Literal["direct", "group", "channel"], expected: bool
 ) -> None:
     caller = Caller("1", admin=admin, chat_kind=kind)
-    assert allowed(GUARDED, caller) is expected
-    assert bool(denial(GUARDED, caller)) is not expected
-    assert allowed(PLAIN, caller)
+    policy = Policy()
+    assert policy.allowed(GUARDED, caller) is expected
+    assert bool(policy.decide(GUARDED, caller).reason) is not expected
+    assert policy.allowed(PLAIN, caller) is (kind == "direct")

@@ -112,7 +112,9 @@ class Bench:
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Looks without news return after 20 ms and count at once, so that no test waits for seconds."""
     init, news = Tasks.__init__, module.Work.news
-    monkeypatch.setattr(Tasks, "__init__", lambda self, settings: init(self, settings, unchanged_seconds=0))
+    monkeypatch.setattr(
+        Tasks, "__init__", lambda self, settings, **more: init(self, settings, unchanged_seconds=0, **more)
+    )
     monkeypatch.setattr(module.Work, "news", lambda self, seconds: news(self, seconds / 50))
 
 

@@ -63,6 +63,7 @@ def file_tools(settings: ToolSettings, workers: Workers) -> list[FunctionTool]:
             threaded(_write),
             _CHANGES,
             timeout,
+            admin_only=True,
         ),
         FunctionTool(
             "edit",
@@ -79,6 +80,7 @@ def file_tools(settings: ToolSettings, workers: Workers) -> list[FunctionTool]:
             threaded(_edit),
             _CHANGES,
             timeout,
+            admin_only=True,
         ),
         FunctionTool(
             "ls",

@@ -59,6 +59,8 @@ _ALIASES: dict[str, tuple[str, ...]] = {
     "restart": ("restart",),
     "idle_stop": ("idle_stop", "idleStop"),
     "oauth": ("oauth",),
+    "mount": ("mount",),
+    "write": ("write",),
 }
 #: Keys that other clients use for their own looks; they change nothing here and deserve no warning.
 _DECORATION = frozenset(
@@ -90,7 +92,9 @@ class OAuthClient:
 class ServerSpec:
     """One server, expanded and checked. `fingerprint` covers what the running server depends on, after
     expansion, so that a changed credential is a change and a changed filter is none. `idle_stop`: seconds
-    without a call after which it is closed until the next one (None: never)."""
+    without a call after which it is closed until the next one (None: never). `mount`: where and for whom its
+    tools are there (kinds of chats, roles, `channel:chat` globs; empty: everywhere). `write`: only where an
+    admin has mounted it for a time."""
 
     name: str
     kind: Kind
@@ -110,6 +114,8 @@ class ServerSpec:
     stop_first: bool = False
     idle_stop: float | None = None
     oauth_client: OAuthClient | None = None
+    mount: tuple[str, ...] = ()
+    write: bool = False
 
     @property
     def fingerprint(self) -> str:
@@ -290,6 +296,10 @@ def _spec(name: str, entry: Any, expander: Expander, warnings: list[str], start_
         "always_allow": allowed_tools(given["allow"]),
         "stop_first": stop_first(given["restart"]),
         "idle_stop": seconds("idle_stop", given["idle_stop"], milliseconds=False),
+        "mount": tuple(
+            strings("mount", [given["mount"]] if isinstance(given["mount"], str) else given["mount"])
+        ),
+        "write": flag("write", given["write"], False),
     }
     if kind == "stdio":
         return _local(common, given, expander)

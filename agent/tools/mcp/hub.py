@@ -134,6 +134,11 @@ class McpHub:
         return ((self._file.fault,) if self._file.fault else ()) + self._entry_faults
 
     @property
+    def on_request(self) -> frozenset[str]:
+        """The servers that are there only where an admin has mounted them."""
+        return frozenset(name for name, slot in self._slots.items() if slot.current.spec.write)
+
+    @property
     def status(self) -> tuple[ServerStatus, ...]:
         """All servers that the file names, by name."""
         known = {name: _status(slot) for name, slot in self._slots.items()}
@@ -425,6 +430,8 @@ class McpHub:
             original=listed.name,
             find=self.find,
             pre_approved=any(fnmatchcase(listed.name, pattern) for pattern in spec.always_allow),
+            mount=spec.mount,
+            on_request=spec.write,
         )
 
     def _timeout_of(self, spec: ServerSpec) -> float:
@@ -450,7 +457,7 @@ def _status(slot: _Slot) -> ServerStatus:
 def _same(one: McpTool, other: McpTool) -> bool:
     return all(
         getattr(one, part) == getattr(other, part)
-        for part in ("description", "params", "annotations", "timeout", "pre_approved")
+        for part in ("description", "params", "annotations", "timeout", "pre_approved", "mount", "on_request")
     )
 
 

@@ -121,6 +121,7 @@ def read_annotations(hints: Mapping[str, Any]) -> Annotations:
         read_only=read_only,
         destructive=not read_only and hints.get("destructiveHint") is not False,
         open_world=hints.get("openWorldHint") is not False,
+        stated=any(hint in hints for hint in ("readOnlyHint", "destructiveHint")),
     )
 
 

@@ -32,6 +32,8 @@ class McpTool:
     find: Callable[[str], McpServer | None]
     pre_approved: bool = False  # the entry's alwaysAllow names it
     admin_only: bool = False
+    mount: tuple[str, ...] = ()  # where and for whom it is there; empty: everywhere
+    on_request: bool = False  # only where an admin has mounted its server
 
     @property
     def ceiling(self) -> float:

@@ -1,0 +1,343 @@
+"""Confirmations: a call that needs a person's yes waits here, for one answer, bound to exactly its arguments.
+
+An approval is written down before its card is shown, so it outlives a restart: the run that comes back finds
+it, decided or still waiting. It ends by the first answer of somebody permitted, or by time, which is a no.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal
+
+from agent.turn import Approval, Approved
+from bridge.access import Access
+from bridge.store.base import Store
+from bridge.texts import text
+from channels.base import Address, Channel, Choice, Press, ReplyRef, Sender, SendError
+
+log = logging.getLogger("causeway.approvals")
+
+State = Literal["waiting", "once", "session", "always", "denied", "timeout"]
+#: Letters and digits that are not mistaken for one another.
+CLEAR = "23456789ABCDEFGHJKMNPQRSTUVWXYZ"
+_SCOPE, _ALWAYS, _FOR_SESSION, _AUDIT = "approval", "approved", "approved here", "~audit"
+#: Seconds after its end that a card is kept for a run that may still come back to it.
+_KEPT = 24 * 3600.0
+_MOST_OPEN = 20  # of one session
+_LONGEST_ARGUMENTS = 1500
+_POST_DEADLINE = 30.0
+_YES_STATES = ("once", "session", "always")
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """One approval as it is stored."""
+
+    id: str
+    code: str
+    session: str
+    tool: str
+    source: str
+    arguments: str  # canonical JSON
+    asker: str
+    ref: dict[str, Any]
+    until: float
+    message_id: str = ""
+    state: State = "waiting"
+    by: str = ""
+    words: str = ""
+    own: bool = False  # the person who asked may answer
+
+    @property
+    def address(self) -> Address:
+        return Address(**self.ref["address"])
+
+
+@dataclass(slots=True)
+class _Open:
+    card: Card
+    decided: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class Approvals:
+    """All confirmations of a process. `wait` seconds are given for an answer."""
+
+    def __init__(
+        self,
+        store: Store,
+        channels: Mapping[str, Channel],
+        access: Access,
+        clock: Callable[[], float],
+        mask: Callable[[str], str],
+        wait: float = 600.0,
+    ) -> None:
+        self._store = store
+        self._channels = channels
+        self._access = access
+        self._clock = clock
+        self._mask = mask
+        self._wait = wait
+        self._audit = store.channel_state(_AUDIT)
+        self._open: dict[str, _Open] = {}
+        self._session_yes: set[tuple[str, str]] = set()
+        self._always: set[str] = set()
+
+    async def load(self) -> None:
+        """Take up what an earlier process left."""
+        self._always = set(await self._store.settings(_ALWAYS))
+        for key in await self._store.settings(_FOR_SESSION):
+            session, _, subject = key.partition("\0")
+            self._session_yes.add((session, subject))
+        for id, stored in (await self._store.settings(_SCOPE)).items():
+            card = _read(stored)
+            if card is None or card.until < self._clock() - _KEPT:
+                await self._store.put_setting(_SCOPE, id, None)
+            else:
+                self._open[id] = _Open(card)
+
+    # -- asking ----------------------------------------------------------------------------------------
+
+    async def ask(self, session: str, ref: ReplyRef, approval: Approval) -> Approved:
+        """Get a yes or no for a call. Cancelling (a stop) leaves the card decided as no."""
+        channel = self._channels.get(ref.address.channel)
+        arguments = canonical(approval.arguments)
+        subject = subject_of(approval.tool, approval.source, arguments)
+        if subject in self._always or (session, subject) in self._session_yes:
+            return Approved(True)
+        if channel is None or not channel.asks:
+            return Approved(False, "nobody")
+        id = hashlib.sha256("\0".join((session, approval.run, approval.call)).encode()).hexdigest()[:20]
+        mine = self._open.get(id)
+        if mine is not None and mine.card.arguments != arguments:
+            return Approved(False, "denied")  # a yes holds for the arguments that were shown, and no others
+        if mine is None:
+            open_here = sum(1 for one in self._open.values() if one.card.session == session)
+            if open_here >= _MOST_OPEN:
+                return Approved(False, "nobody")
+            card = Card(
+                id,
+                self._code(),
+                session,
+                approval.tool,
+                approval.source,
+                arguments,
+                approval.caller.id,
+                {**asdict(ref)},
+                self._clock() + self._wait,
+                own=_may_self(approval),
+            )
+            mine = self._open[id] = _Open(card)
+            await self._keep(card)
+        if mine.card.state == "waiting" and not mine.card.message_id:
+            await self._show(channel, ref, mine, approval)
+        return await self._answered(channel, ref, mine)
+
+    async def _answered(self, channel: Channel, ref: ReplyRef, mine: _Open) -> Approved:
+        # Cancelled for a restart, the card stays as it is; for a stop by a person `stopped` settles it.
+        if mine.card.state == "waiting":
+            try:
+                async with asyncio.timeout(max(mine.card.until - self._clock(), 0.0)):
+                    await mine.decided.wait()
+            except TimeoutError:
+                if mine.card.state == "waiting":
+                    await self._decide(mine, "timeout", "", "")
+        card = mine.card
+        await self._end(channel, ref, card)
+        if card.state in _YES_STATES:
+            return Approved(True)
+        return Approved(False, "timeout" if card.state == "timeout" else "denied", card.words)
+
+    async def _show(self, channel: Channel, ref: ReplyRef, mine: _Open, approval: Approval) -> None:
+        card, language = mine.card, ref.language
+        admin_only = not card.own
+        question = text(
+            "approval.question",
+            language,
+            tool=card.tool,
+            where=text("approval.builtin", language) if approval.source == "builtin" else approval.source,
+            arguments=self._mask(card.arguments)[:_LONGEST_ARGUMENTS],
+            who=text("approval.admins" if admin_only else "approval.you", language),
+            minutes=max(1, round((card.until - self._clock()) / 60)),
+        )
+        if not channel.buttons:
+            question += "\n\n" + text("approval.words", language, code=card.code)
+        choices = [
+            Choice(f"ap:{card.id}:once", text("approval.once", language), "primary"),
+            Choice(f"ap:{card.id}:session", text("approval.session", language)),
+            Choice(f"ap:{card.id}:always", text("approval.always", language)),
+            Choice(f"ap:{card.id}:denied", text("approval.no", language), "danger"),
+        ]
+        try:
+            async with asyncio.timeout(_POST_DEADLINE):
+                own = replace(ref, id=f"a{card.id}", private=False)
+                message = await channel.ask(own, question, choices if channel.buttons else ())
+        except (SendError, TimeoutError) as error:
+            log.warning("the question about %s was not shown: %s", card.tool, error)
+            return  # it can still be answered by /approve, and ends by time
+        mine.card = replace(mine.card, message_id=message or "-")
+        await self._keep(mine.card)
+
+    # -- answering -------------------------------------------------------------------------------------
+
+    async def press(self, press: Press) -> str | None:
+        """A button of a card. Returns the words for that person, None when it is no button of ours."""
+        kind, _, rest = press.choice.partition(":")
+        id, _, state = rest.partition(":")
+        if kind != "ap":
+            return None
+        language = press.sender.language
+        mine = self._open.get(id)
+        if mine is None or state not in (*_YES_STATES, "denied"):
+            return text("approval.gone", language)
+        if mine.card.address.chat != press.address.chat or mine.card.address.channel != press.address.channel:
+            return text("approval.gone", language)
+        return await self._answer(mine, state, press.sender, press.address, "", language)  # type: ignore[arg-type]
+
+    async def answer(
+        self, code: str, yes: str, sender: Sender, address: Address, words: str, language: str
+    ) -> str | None:
+        """`/approve CODE [session|always]` and `/deny CODE words`; None when nothing waits under it."""
+        found = [one for one in self._open.values() if one.card.code == code.upper()]
+        if not found and not code:
+            here = [one for one in self._open.values() if one.card.address.chat == address.chat]
+            found = [one for one in here if one.card.state == "waiting"]
+            if len(found) > 1:
+                codes = ", ".join(one.card.code for one in found)
+                return text("approval.which", language, codes=codes)
+        if not found or found[0].card.address.channel != address.channel:
+            return None
+        return await self._answer(found[0], yes, sender, address, words, language)  # type: ignore[arg-type]
+
+    async def _answer(
+        self, mine: _Open, state: State, sender: Sender, address: Address, words: str, language: str
+    ) -> str:
+        verdict = self._access.of(sender, address)
+        owner = mine.card.own and sender.id == mine.card.asker
+        allowed = verdict.kind == "allowed" and (verdict.admin or (owner and verdict.role != "guest"))
+        if not allowed or (state == "always" and not verdict.admin):
+            await self._log("refused", mine.card, sender.id)
+            return text("approval.not_you" if not allowed else "approval.always_admin", language)
+        if mine.card.state != "waiting" or self._clock() >= mine.card.until:
+            return text("approval.late", language)
+        await self._decide(mine, state, sender.id, words)
+        return text(f"approval.did.{'no' if state == 'denied' else 'yes'}", language, tool=mine.card.tool)
+
+    async def _decide(self, mine: _Open, state: State, by: str, words: str) -> None:
+        # In memory first and without a wait between look and change: the first answer wins.
+        mine.card = replace(mine.card, state=state, by=by, words=words[:500])
+        card, subject = mine.card, _key(mine.card)
+        if state == "session":
+            self._session_yes.add((card.session, subject))
+            await self._store.put_setting(_FOR_SESSION, f"{card.session}\0{subject}", True)
+        if state == "always":
+            self._always.add(subject)
+            await self._store.put_setting(_ALWAYS, subject, {"by": by, "at": self._clock()})
+        await self._keep(card)
+        await self._log(state, card, by)
+        mine.decided.set()
+
+    async def stopped(self, session: str) -> None:
+        """The session's run was stopped: what waits in it is a no."""
+        for mine in [one for one in self._open.values() if one.card.session == session]:
+            if mine.card.state == "waiting":
+                await self._decide(mine, "denied", "", "")
+            channel = self._channels.get(mine.card.address.channel)
+            if channel is not None:
+                await self._end(channel, _ref(mine.card), mine.card)
+
+    async def forget(self, session: str) -> None:
+        """A new conversation: what was allowed for the old one is so no more."""
+        for one in [one for one in self._session_yes if one[0] == session]:
+            self._session_yes.discard(one)
+            await self._store.put_setting(_FOR_SESSION, "\0".join(one), None)
+
+    def waiting(self, session: str) -> Sequence[Card]:
+        here = [one.card for one in self._open.values() if one.card.session == session]
+        return [card for card in here if card.state == "waiting"]
+
+    async def _end(self, channel: Channel, ref: ReplyRef, card: Card) -> None:
+        """Show the outcome in the card's place, and put the approval away."""
+        if self._open.pop(card.id, None) is None:
+            return
+        await self._store.put_setting(_SCOPE, card.id, None)
+        key = {"denied": "approval.was.no", "timeout": "approval.was.late"}.get(
+            card.state, "approval.was.yes"
+        )
+        outcome = text(key, ref.language, tool=card.tool, by=card.by)
+        if card.message_id in ("", "-"):
+            return
+        try:
+            async with asyncio.timeout(_POST_DEADLINE):
+                await channel.settle(replace(ref, id=f"a{card.id}"), card.message_id, outcome)
+        except (SendError, TimeoutError) as error:
+            log.info("the outcome of a question was not shown: %s", error)
+
+    # -- keeping ---------------------------------------------------------------------------------------
+
+    def _code(self) -> str:
+        """A short code that no other open approval has."""
+        taken = {one.card.code for one in self._open.values()}
+        number = 0
+        while True:
+            for first in CLEAR:
+                for second in CLEAR:
+                    code = first + second + (str(number) if number else "")
+                    if code not in taken and not (first.isalpha() and second.isalpha()):
+                        return code
+            number += 1
+
+    async def _keep(self, card: Card) -> None:
+        await self._store.put_setting(_SCOPE, card.id, asdict(card))
+
+    async def _log(self, what: str, card: Card, by: str) -> None:
+        """The audit log: who said what about which call, with its arguments masked."""
+        log.info("approval %s: %s by %s (session %s)", card.code, what, by or "-", card.session)
+        entry = {
+            "at": self._clock(),
+            "what": what,
+            "tool": card.tool,
+            "arguments": self._mask(card.arguments)[:_LONGEST_ARGUMENTS],
+            "session": card.session,
+            "asker": card.asker,
+            "by": by,
+        }
+        await self._audit.append("approvals", f"{card.id}:{what}:{by}", entry)
+
+
+def canonical(arguments: Mapping[str, Any]) -> str:
+    """Arguments as one text: equal exactly when the arguments are."""
+    return json.dumps(arguments, ensure_ascii=False, sort_keys=True, separators=(", ", ": "))
+
+
+def subject_of(tool: str, source: str, arguments: str) -> str:
+    """What a yes for the session or for always covers: an MCP tool as a whole, but of a built-in one (a
+    shell can do anything) only the very same call."""
+    if source != "builtin":
+        return tool
+    return f"{tool}:{hashlib.sha256(arguments.encode()).hexdigest()[:32]}"
+
+
+def _key(card: Card) -> str:
+    return subject_of(card.tool, card.source, card.arguments)
+
+
+def _may_self(approval: Approval) -> bool:
+    """In a direct chat people decide about their own calls; in a group an admin does."""
+    return approval.caller.chat_kind == "direct" and not approval.caller.guest
+
+
+def _ref(card: Card) -> ReplyRef:
+    return ReplyRef(**{**card.ref, "address": card.address})
+
+
+def _read(stored: object) -> Card | None:
+    try:
+        return Card(**stored) if isinstance(stored, dict) else None
+    except TypeError:
+        log.warning("a stored approval cannot be read; it is dropped")
+        return None

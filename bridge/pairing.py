@@ -1,0 +1,160 @@
+"""How unknown people are let in: a code that they show, and an admin's yes.
+
+A request lives for an hour and at most three wait for a channel. An invitation is the same the other way
+round: an admin makes a code, and who writes `/start CODE` is let in. Codes use characters that are not
+mistaken for one another.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from typing import Literal
+
+from agent.tools.base import Role
+from bridge.access import Access, Grants
+from bridge.approvals import CLEAR
+from bridge.store.base import Store
+from channels.base import Address, Inbound
+
+LENGTH = 8
+SECONDS = 3600.0
+INVITE_SECONDS = 24 * 3600.0
+MOST_WAITING = 3
+#: The same person is told their code again at most so often, in seconds.
+_AGAIN = 60.0
+_REQUESTS, _INVITES, GRANTS = "pairing", "invite", "grant"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Somebody asks to be let in."""
+
+    code: str
+    channel: str
+    person: str
+    name: str
+    at: float
+    told: float
+    address: dict[str, str | None]
+    language: str = ""
+
+    @property
+    def where(self) -> Address:
+        return Address(**self.address)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True)
+class Invite:
+    code: str
+    channel: str
+    role: Role
+    at: float
+
+
+class Pairing:
+    """Requests, invitations and grants, all in the store; a grant counts at once."""
+
+    def __init__(self, store: Store, grants: Grants, clock: Callable[[], float]) -> None:
+        self._store = store
+        self._grants = grants
+        self._clock = clock
+
+    async def load(self) -> None:
+        """Bring the grants into memory; also later, when another process may have given some."""
+        self._grants.load(await self._store.settings(GRANTS))
+
+    async def waiting(self, channel: str | None = None) -> list[Request]:
+        """Requests that are still valid, oldest first; those that are not are put away."""
+        found = []
+        for code, stored in (await self._store.settings(_REQUESTS)).items():
+            request = Request(**stored) if isinstance(stored, dict) else None
+            if request is None or self._clock() - request.at > SECONDS:
+                await self._store.put_setting(_REQUESTS, code, None)
+            elif channel in (None, request.channel):
+                found.append(request)
+        return sorted(found, key=lambda one: one.at)
+
+    async def ask(self, inbound: Inbound) -> tuple[Literal["new", "again", "quiet", "full"], str]:
+        """An unknown person wrote. Returns what to do and their code: tell it for the first time, tell it
+        again, say nothing (they have just been told), or say that too many wait."""
+        channel, sender, now = inbound.address.channel, inbound.sender, self._clock()
+        waiting = await self.waiting(channel)
+        mine = next((one for one in waiting if one.person == sender.id), None)
+        if mine is not None:
+            if now - mine.told < _AGAIN:
+                return "quiet", mine.code
+            await self._store.put_setting(_REQUESTS, mine.code, asdict(replace(mine, told=now)))
+            return "again", mine.code
+        if len(waiting) >= MOST_WAITING:
+            return "full", ""
+        request = Request(
+            _code(), channel, sender.id, sender.name[:100], now, now, asdict(inbound.address), sender.language
+        )
+        await self._store.put_setting(_REQUESTS, request.code, asdict(request))
+        return "new", request.code
+
+    async def approve(self, code: str, by: str, role: Role | None = None) -> tuple[Request, Role] | None:
+        """Let the person of a request in; None when there is no such request (any more). Without a `role`
+        they become a member."""
+        request = await self._take(code)
+        if request is None:
+            return None
+        given: Role = role or "member"
+        await self.grant(request.channel, request.person, given, by)
+        return request, given
+
+    async def deny(self, code: str) -> Request | None:
+        return await self._take(code)
+
+    async def _take(self, code: str) -> Request | None:
+        found = next((one for one in await self.waiting() if one.code == clean(code)), None)
+        if found is not None:
+            await self._store.put_setting(_REQUESTS, found.code, None)
+        return found
+
+    async def grant(self, channel: str, person: str, role: Role, by: str) -> None:
+        value = {"role": role, "by": by, "at": self._clock()}
+        await self._store.put_setting(GRANTS, f"{channel}\0{person}", value)
+        self._grants.give(channel, person, role)
+
+    async def revoke(self, channel: str, person: str) -> bool:
+        known = self._grants.role(channel, person) is not None
+        await self._store.put_setting(GRANTS, f"{channel}\0{person}", None)
+        self._grants.take(channel, person)
+        return known
+
+    # -- invitations -----------------------------------------------------------------------------------
+
+    async def invite(self, channel: str, role: Role) -> str:
+        """A code that lets one person in, for a day."""
+        invite = Invite(_code(), channel, role, self._clock())
+        await self._store.put_setting(_INVITES, invite.code, asdict(invite))
+        return invite.code
+
+    async def accept(self, code: str, inbound: Inbound) -> Role | None:
+        """`/start CODE`: the role that the invitation gave; None when it is not valid here."""
+        stored = await self._store.get_setting(_INVITES, clean(code))
+        invite = Invite(**stored) if isinstance(stored, dict) else None
+        if invite is None or invite.channel != inbound.address.channel:
+            return None
+        await self._store.put_setting(_INVITES, invite.code, None)
+        if self._clock() - invite.at > INVITE_SECONDS:
+            return None
+        await self.grant(invite.channel, inbound.sender.id, invite.role, "invitation")
+        return invite.role
+
+
+def has_admin(access: Access, channel: str) -> bool:
+    """Whether anybody is an admin of a channel, by the configuration or by a grant."""
+    return bool(access.rule(channel).admins or access.grants.admins(channel))
+
+
+def clean(code: str) -> str:
+    """A code as people type it: any case, with spaces or dashes."""
+    return "".join(c for c in code.upper() if c.isalnum())[:32]
+
+
+def _code() -> str:
+    return "".join(secrets.choice(CLEAR) for _ in range(LENGTH))
