@@ -6,57 +6,34 @@ import asyncio
 import fcntl
 import logging
 import os
-import secrets
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from agent.agent import Agent
 from agent.history import Assistant, User
 from agent.models.base import Model, ModelError
 from agent.models.resolve import ModelSetupError, resolve
 from agent.models.transcription import Transcriber
-from agent.prompt import SystemPrompt
-from agent.skills.counts import SkillCounts
-from agent.skills.manager import SkillManager
 from agent.tools.base import Role
-from agent.tools.builtin.skills import find_skills_tool, install_skill_tool
-from agent.tools.manager import ToolManager
 from agent.tools.masking import Masker
-from agent.tools.mcp.hub import McpHub
 from agent.turn import AgentSettings
-from bridge import mcp_admin, texts
-from bridge.access import Access, Grants
-from bridge.approvals import Approvals
-from bridge.commands import NAMES, Board, Commands
+from bridge import mcp_admin, wiring
+from bridge.commands import NAMES
 from bridge.config import Config, secret_variables
-from bridge.delivery import Delivery
 from bridge.environment import Environment
-from bridge.house import House
 from bridge.http import Guard, Server, load_key
 from bridge.keys import COUNTS_KEY, COUNTS_SCOPE, session_key
-from bridge.ledger import Ledger
-from bridge.maintenance import Chore, Maintenance
-from bridge.mcp_login import McpLogin
 from bridge.notes import Notes
-from bridge.overheard import Overheard
-from bridge.pairing import Pairing, Request
-from bridge.paths import builtin_skills
-from bridge.questions import Questions
-from bridge.router import Router
-from bridge.sessions import Office, SessionLimits, Sessions
-from bridge.skill_shelf import VERSIONS_SCOPE, StoreShelf
-from bridge.skill_versions import SkillVersions
+from bridge.pairing import Request
 from bridge.store import open_store
-from bridge.store.base import StoreError
-from bridge.switches import StoredSwitches
+from bridge.store.base import Store, StoreError
 from bridge.texts import text
-from bridge.turns import Intake
 from channels.base import (
     Channel,
     ChannelError,
-    Env,
     Inbound,
     MenuEntry,
     Outbound,
@@ -64,7 +41,24 @@ from channels.base import (
     ReplyRef,
     SendError,
 )
-from channels.registry import load
+
+if TYPE_CHECKING:
+    from agent.prompt import SystemPrompt
+    from agent.skills.counts import SkillCounts
+    from agent.skills.manager import SkillManager
+    from agent.tools.manager import ToolManager
+    from agent.tools.mcp.hub import McpHub
+    from bridge.access import Access
+    from bridge.approvals import Approvals
+    from bridge.delivery import Delivery
+    from bridge.ledger import Ledger
+    from bridge.maintenance import Maintenance
+    from bridge.mcp_login import McpLogin
+    from bridge.overheard import Overheard
+    from bridge.pairing import Pairing
+    from bridge.router import Router
+    from bridge.sessions import Sessions
+    from bridge.skill_versions import SkillVersions
 
 log = logging.getLogger("causeway.app")
 
@@ -81,6 +75,26 @@ class StartError(Exception):
 class App:
     """One bridge process. `start`, then `stop`; both once."""
 
+    # Made by `wiring` while the process starts.
+    store: Store
+    notes: Notes
+    mcp: McpHub
+    login: McpLogin
+    skills: SkillManager
+    tools: ToolManager
+    counts: SkillCounts
+    versions: SkillVersions
+    prompt: SystemPrompt
+    access: Access
+    pairing: Pairing
+    delivery: Delivery
+    approvals: Approvals
+    ledger: Ledger
+    overheard: Overheard
+    maintenance: Maintenance
+    sessions: Sessions
+    router: Router
+
     def __init__(
         self,
         config: Config,
@@ -92,7 +106,7 @@ class App:
         self.config = config
         self.clock = clock
         self.masker = masker or Masker(config.secrets())
-        self.environ = Environment(config.workspace / ".env", config.real_environ, self._learn)
+        self.environ = Environment(config.workspace / ".env", config.real_environ, self.learn)
         self.serve = serve
         self.workspace = config.workspace
         self.channels: dict[str, Channel] = {}
@@ -106,7 +120,8 @@ class App:
         self._lock: int | None = None
         self._warming: asyncio.Task[None] | None = None
         self._menus: set[asyncio.Task[None]] = set()
-        self._started = clock()
+        self._counted: object = None
+        self.started = clock()
 
     # -- start -----------------------------------------------------------------------------------------
 
@@ -128,13 +143,13 @@ class App:
         )
         await self.store.open()
         self.notes = Notes(self.store)
-        self._build_agents_side()
-        self._build_channels()
-        self._build_bridge_side()
+        wiring.agents_side(self)
+        wiring.open_channels(self)
+        wiring.bridge_side(self)
         for part in (self.notes, self.pairing, self.approvals, self.ledger):
             await part.load()
         self.counts.load(await self.store.channel_state(COUNTS_SCOPE).get(COUNTS_KEY))
-        await asyncio.gather(self._resolve_model(), self._refresh_skills(), self.tools.start())
+        await asyncio.gather(self._resolve_model(), self.refresh_skills(), self.tools.start())
         if self.serve:
             await self._serve()
         for name in list(self.channels):
@@ -168,159 +183,6 @@ class App:
                 f"The workspace {self.workspace} cannot be used: {error.strerror}. Make it writable, or "
                 "choose another with workspace in config.yaml."
             ) from error
-
-    def _build_agents_side(self) -> None:
-        config = self.config
-        self.login = McpLogin(
-            self.store,
-            lambda: config.server.public_url.rstrip("/") or (self.url if self.server is not None else ""),
-            on_secret=self.masker.add,
-        )
-        self.mcp = McpHub(
-            self.workspace / config.mcp.file,
-            environ=self.environ,
-            log_dir=self.workspace / "logs",
-            cwd_default=self.workspace,
-            on_secret=self.masker.add,
-            start_timeout=config.mcp.start_timeout,
-            sampling=config.mcp.sampling.enabled,
-            logins=self.login.logins,
-        )
-        self.skills = SkillManager(builtin_skills(), self.workspace / "skills", environ=lambda: self.environ)
-        self.tools = ToolManager(
-            config.tools,
-            mcp=self.mcp,
-            masker=self.masker,
-            switches=StoredSwitches(self.store),
-            mounted=self._mounted,
-            more=[
-                find_skills_tool(lambda: self.skills.current),
-                install_skill_tool(self.workspace / "skills", self._skill_installed),
-            ],
-        )
-        self.counts = SkillCounts()
-        self._counted: object = None
-        shelf = StoreShelf(self.store.channel_state(VERSIONS_SCOPE), asyncio.get_running_loop())
-        self.versions = SkillVersions(self.workspace / "skills", shelf, self.clock)
-        self.prompt = SystemPrompt(self.skills, config.sessions.instructions, self.clock)
-
-    def _build_channels(self) -> None:
-        for name, settings in self.config.channels.items():
-            cls = load(settings.type or name)
-            texts.add(cls.texts)
-
-            async def moved(old: str, new: str, channel: str = name) -> None:
-                await self.notes.moved(channel, old, new)
-
-            env = Env(
-                self.store.channel_state(name),
-                text,
-                self.workspace / "channels" / name,
-                self.clock,
-                press=self._press,
-                moved=moved,
-                public_url=self.config.server.public_url.rstrip("/"),
-            )
-            self.channels[name] = cls(name, settings, env)
-
-    def _build_bridge_side(self) -> None:
-        config, sessions = self.config, self.config.sessions
-        grants = Grants()
-        self.access = Access(
-            config.access,
-            frozenset(name for name, c in self.channels.items() if c.local),
-            people=config.people,
-            grants=grants,
-            homes=self.notes.homes,
-        )
-        self.pairing = Pairing(self.store, grants, self.clock)
-        self.delivery = Delivery(self.store, self.channels, clock=time.monotonic)
-        self.approvals = Approvals(
-            self.store,
-            self.channels,
-            self.access,
-            self.clock,
-            self.masker.mask,
-            wait=sessions.approval_minutes * 60,
-        )
-        self.ledger = Ledger(self.store, self.clock, sessions.limits, config.model.prices)
-        self.overheard = Overheard(self.store)
-        self.maintenance = Maintenance(
-            [
-                Chore("environment", self.environ.refresh),
-                Chore("mcp", self.tools.refresh),
-                Chore("skills", self._refresh_skills),
-                Chore("skill versions", self._record_skills, every=10.0),
-                Chore("skill counts", self._keep_counts, every=60.0),
-                Chore("grants", self.pairing.load, every=30.0),
-                Chore("store", self._forget, every=3600.0),
-            ],
-            linger=lambda: self.mcp.settle(config.mcp.start_timeout),
-        )
-        self.sessions = Sessions(
-            Office(
-                store=self.store,
-                delivery=self.delivery,
-                channels=self.channels,
-                access=self.access,
-                new_agent=self._new_agent,
-                folder=self.session_folder,
-                delivered=self.maintenance.trigger,
-                offers=self.mcp,
-                questions=Questions(self.channels, lambda: secrets.token_hex(8)),
-                approvals=self.approvals,
-                overheard=self.overheard,
-                notes=self.notes,
-                ledger=self.ledger,
-                skills=self.skills,
-                counts=self.counts,
-                clock=self.clock,
-                intake=Intake(self.transcriber, sessions.attachment_mb * 1024 * 1024),
-            ),
-            _session_limits(config),
-        )
-        self.router = Router(
-            self.store,
-            self.access,
-            Commands(self._board(), self.sessions, self._house()),
-            self.sessions,
-            self.delivery,
-            sessions.inbox_cap,
-            notes=self.notes,
-            pairing=self.pairing,
-            overheard=self.overheard,
-            ledger=self.ledger,
-        )
-
-    def _board(self) -> Board:
-        return Board(
-            model=lambda: self.model.name if self.model else "?",
-            tools=self.tools,
-            skills=self.skills,
-            counts=self.counts,
-            channels=self.channels,
-            mcp_file=str(self.config.mcp.file),
-            mcp=self.mcp,
-            mask=self.masker.mask,
-            messages=self._count_messages,
-            since=self._started,
-        )
-
-    def _house(self) -> House:
-        return House(
-            store=self.store,
-            notes=self.notes,
-            pairing=self.pairing,
-            approvals=self.approvals,
-            ledger=self.ledger,
-            mcp=self.mcp,
-            channels=self.channels,
-            folder=self.session_folder,
-            forget=self.forget_session,
-            welcome=self.welcome,
-            clock=self.clock,
-            busy_default=self.config.sessions.busy,
-        )
 
     async def _resolve_model(self) -> None:
         try:
@@ -376,13 +238,13 @@ class App:
         await self._recovered.wait()
         await self.router.receive(inbound)
 
-    async def _press(self, press: Press) -> str:
+    async def press(self, press: Press) -> str:
         """Where channels deliver pressed buttons; the words are for the person who pressed."""
         await self._recovered.wait()
         said = await self.approvals.press(press)
         return said if said is not None else text("approval.gone", press.sender.language)
 
-    def _mounted(self, session: str) -> frozenset[str]:
+    def mounted(self, session: str) -> frozenset[str]:
         mounts = self.notes.mounts(session)
         now = self.clock() if mounts else 0.0
         return frozenset(name for name, until in mounts.items() if until > now)
@@ -419,7 +281,7 @@ class App:
     def session_folder(self, session: str) -> Path:
         return self.workspace / "sessions" / session / "files"
 
-    def _new_agent(self, session: str, folder: Path) -> Agent:
+    def new_agent(self, session: str, folder: Path) -> Agent:
         assert self.model is not None
         sessions = self.config.sessions
         return Agent(
@@ -441,37 +303,37 @@ class App:
             ),
         )
 
-    def _learn(self, variables: Mapping[str, str]) -> None:
+    def learn(self, variables: Mapping[str, str]) -> None:
         for value in secret_variables(variables):
             self.masker.add(value)
 
-    async def _refresh_skills(self) -> None:
+    async def refresh_skills(self) -> None:
         if self.config.skills.enabled:
             await self.skills.refresh()
 
-    async def _skill_installed(self, who: str, why: str) -> None:
+    async def skill_installed(self, who: str, why: str) -> None:
         """A skill was put in place by a tool: known at once, and in the history with its author."""
-        await self._refresh_skills()
+        await self.refresh_skills()
         await asyncio.to_thread(self.versions.record, tuple(self.skills.current), who, why)
 
-    async def _record_skills(self) -> None:
+    async def record_skills(self) -> None:
         if self.config.skills.enabled:
             await asyncio.to_thread(self.versions.record, tuple(self.skills.current))
 
-    async def _keep_counts(self) -> None:
+    async def keep_counts(self) -> None:
         counts = self.counts.saved()
         # A terminal chat beside a running bridge must not write over what that one counts.
         if self.serve and counts != self._counted:
             await self.store.channel_state(COUNTS_SCOPE).put(COUNTS_KEY, counts)
             self._counted = counts
 
-    async def _forget(self) -> None:
+    async def forget(self) -> None:
         now = self.clock()
         for _ in range(20):  # the rest is for the next pass: other writes go in between
             if await self.store.forget_before(now - _SEEN_DAYS * _DAY, now - _REPLY_DAYS * _DAY) < 5000:
                 break
 
-    async def _count_messages(self, session: str) -> int:
+    async def count_messages(self, session: str) -> int:
         entries = await self.store.history.load(session)
         return sum(1 for e in entries if isinstance(e, User) or (isinstance(e, Assistant) and e.text))
 
@@ -498,7 +360,7 @@ class App:
             await self.sessions.stop(grace)
             await self.delivery.stop(min(grace, 5.0))
             try:
-                await self._keep_counts()
+                await self.keep_counts()
             except StoreError as error:
                 log.warning("the counts of skills were not kept: %s", error)
             await self._each("stop")
@@ -528,23 +390,3 @@ class App:
             except Exception:
                 # One channel's fault must not keep the others from being stopped.
                 log.exception("channel %s: %s failed", name, what)
-
-
-def _session_limits(config: Config) -> SessionLimits:
-    sessions, limits = config.sessions, config.sessions.limits
-    return SessionLimits(
-        idle=sessions.idle_seconds,
-        running=limits.total_runs,
-        person_running=limits.person_runs,
-        chat_running=limits.chat_runs,
-        busy=sessions.busy,
-        debounce=sessions.debounce_seconds,
-        reset=sessions.reset.when,
-        reset_hour=sessions.reset.hour,
-        reset_idle=sessions.reset.idle_hours * 3600,
-        scopes={
-            "direct": sessions.scope.direct,
-            "group": sessions.scope.group,
-            "channel": sessions.scope.group,
-        },
-    )

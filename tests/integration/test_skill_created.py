@@ -94,7 +94,7 @@ async def test_a_change_to_a_skill_that_is_switched_off_is_in_the_history_too(tm
         await app.skills.set_enabled("tea-timer", False)
         (folder / "SKILL.md").write_text(SKILL.replace("121", "122"))
         await app.skills.refresh()
-        await app._record_skills()
+        await app.record_skills()
         tea = app.skills.current.find("tea-timer")
         found = await asyncio.to_thread(app.versions.history, "tea-timer", tea)
         assert len(found) == 2
