@@ -354,10 +354,12 @@ class LiveReply:
         except asyncio.CancelledError:
             # The bridge stops. Cutting the call off would leave its outcome unknown: it may end first.
             await asyncio.wait({call}, timeout=_LAST_CALL)
-            if call.done() and not call.cancelled() and call.exception() is None:
-                await self._record(StoredChunk(n, "sent", call.result()))
-            else:
+            if not call.done() or call.cancelled():
                 call.cancel()
+            elif call.exception() is None:
+                await self._record(StoredChunk(n, "sent", call.result()))
+            elif final and isinstance(call.exception(), Unknown):
+                await self._record(StoredChunk(n, "unknown"))
             raise
         except (Unknown, TimeoutError) as error:
             call.cancel()

@@ -40,7 +40,7 @@ class Stage:
                     "model": openai_at(gate.openai_url),
                     "channels": {"telegram": {"token": TOKEN, "base_url": fake.url}},
                     "access": {"telegram": {"admins": [str(chat) for chat in (1, 2, 3)]}},
-                    "tools": {"bash": {"enabled": True}},
+                    "tools": {"bash": {"enabled": True}, "policy": [{"effect": "allow", "tools": ["bash"]}]},
                 },
             ),
             folder,

@@ -300,7 +300,7 @@ async def test_a_stop_is_heard_while_the_model_and_a_tool_are_at_work(tmp_path: 
     settings: dict[str, Any] = {
         "channels": {"telegram": {"token": TOKEN}},
         "access": {"telegram": {"admins": ["5"]}},
-        "tools": {"bash": {"enabled": True}},
+        "tools": {"bash": {"enabled": True}, "policy": [{"effect": "allow", "tools": ["bash"]}]},
     }
 
     def answer(seen: Seen) -> Say:

@@ -58,7 +58,7 @@ async def test_sc_05_the_bot_token_is_in_no_log_answer_prompt_or_history(
                     "api": {},
                 },
                 "access": {"default": {"admins": ["5"]}},
-                "tools": {"bash": {"enabled": True}},
+                "tools": {"bash": {"enabled": True}, "policy": [{"effect": "allow", "tools": ["bash"]}]},
                 "log": {"level": "debug"},
             }  # fmt: skip
             config = load_config(write_config(tmp_path, settings), clean_environ(tmp_path))
@@ -122,7 +122,7 @@ async def test_sc_07_a_file_outside_the_session_is_never_sent(tmp_path: Path) ->
             "model": openai_at(model.openai_url),
             "channels": {"telegram": {"token": TOKEN, "base_url": fake.url}},
             "access": {"telegram": {"admins": ["5"]}},
-            "tools": {"bash": {"enabled": True}},
+            "tools": {"bash": {"enabled": True}, "policy": [{"effect": "allow", "tools": ["bash"]}]},
         }
         async with bridge(tmp_path, settings):
             fake.say(5, "send it")
@@ -146,7 +146,7 @@ async def test_a_message_that_comes_while_a_tool_runs_is_answered_after_it_ag_01
             "model": openai_at(model.openai_url),
             "channels": {"telegram": {"token": TOKEN, "base_url": fake.url}},
             "access": {"telegram": {"admins": ["5"]}},
-            "tools": {"bash": {"enabled": True}},
+            "tools": {"bash": {"enabled": True}, "policy": [{"effect": "allow", "tools": ["bash"]}]},
         }
         async with bridge(tmp_path, settings) as app:
             fake.say(5, "work")

@@ -189,7 +189,7 @@ async def test_a_skill_made_by_skill_creator_in_one_turn_is_used_in_the_next(tmp
         settings = {
             "model": openai_at(model.openai_url),
             "channels": {"api": {}},
-            "tools": {"bash": {"enabled": True}},
+            "tools": {"bash": {"enabled": True}, "policy": [{"effect": "allow", "tools": ["bash"]}]},
         }
         async with bridge(tmp_path, settings, PYTHONPATH=str(ROOT)) as app:
             async with openai.AsyncOpenAI(base_url=f"{app.url}/v1", api_key="none", max_retries=0) as api:

@@ -3,196 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
-import time
-from collections.abc import AsyncIterator, Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from agent.agent import Agent
 from agent.history import User
 from agent.models.base import Request
-from agent.prompt import SystemPrompt
-from agent.skills.counts import SkillCounts
-from agent.skills.manager import SkillManager
 from agent.tools.base import Question
-from agent.tools.manager import ToolManager
-from agent.tools.masking import Masker
-from agent.tools.mcp.hub import McpHub
-from agent.tools.settings import ToolSettings
-from agent.turn import AgentSettings
-from bridge.access import Access, AccessRule, Grants
-from bridge.approvals import Approvals
-from bridge.commands import Board, Commands
-from bridge.delivery import Delivery
-from bridge.house import House
-from bridge.ledger import Ledger, UseLimits
-from bridge.notes import BusyMode, Notes
-from bridge.overheard import Overheard
-from bridge.pairing import Pairing
-from bridge.questions import Questions
-from bridge.router import Router
-from bridge.sessions import Office, SessionLimits, Sessions
 from bridge.store.base import StoreError
 from bridge.store.sqlite import SqliteStore
 from channels.base import Attachment, Chunk, Inbound, Limits, ReplyRef, Sender
-from tests.fakes.channel import Room, RoomConfig, message
-from tests.fakes.scripted import Answer, Scripted, last_user, says
-
-
-class Hall:
-    """A bridge without its process: one channel, a real store, a scripted model."""
-
-    def __init__(self, folder: Path, script: Sequence[Answer] | Callable[[Request], Answer]) -> None:
-        self.folder = folder
-        self.room = Room("room", RoomConfig(), None, Limits(max_text=0))
-        self.model = Scripted(script)
-        self.store = SqliteStore(folder / "hall.db")
-        self.rules = {"room": AccessRule(direct="open", groups="open")}
-        self.delivered = 0
-        self.counts = SkillCounts()
-        self.idle = 60.0
-        self.cap = 100
-        self.busy: BusyMode = "queue"
-        self.limits = UseLimits()
-
-    async def start(self) -> Hall:
-        await self.store.open()
-        self.tools = ToolManager(ToolSettings(), mcp=None, masker=Masker([]))
-        self.skills = SkillManager(self.folder / "builtin", self.folder / "skills", environ=dict)
-        prompt = SystemPrompt(self.skills)
-        channels = {"room": self.room}
-        access = Access(self.rules, frozenset())
-        self.delivery = Delivery(self.store, channels, clock=asyncio.get_running_loop().time)
-
-        def new_agent(session: str, folder: Path) -> Agent:
-            return Agent(
-                session,
-                folder,
-                model=self.model,
-                tools=self.tools,
-                skills=self.skills,
-                prompt=prompt,
-                counts=self.counts,
-                history=self.store.history,
-                settings=AgentSettings(),
-            )
-
-        self.mcp = McpHub(self.folder / "mcp.json", environ={}, log_dir=None, cwd_default=self.folder)
-        ids = itertools.count()
-        self.questions = Questions(channels, lambda: str(next(ids)))
-
-        def count() -> None:
-            self.delivered += 1
-
-        access.grants = grants = Grants()
-        notes = Notes(self.store)
-        self.approvals = Approvals(self.store, channels, access, time.time, str)
-        overheard, ledger = Overheard(self.store), Ledger(self.store, time.time, self.limits)
-        self.sessions = Sessions(
-            Office(
-                store=self.store,
-                delivery=self.delivery,
-                channels=channels,
-                access=access,
-                new_agent=new_agent,
-                folder=lambda session: self.folder / "sessions" / session,
-                delivered=count,
-                offers=self.mcp,
-                questions=self.questions,
-                approvals=self.approvals,
-                overheard=overheard,
-                notes=notes,
-                ledger=ledger,
-                skills=self.skills,
-                counts=self.counts,
-                clock=time.time,
-            ),
-            SessionLimits(idle=self.idle, busy=self.busy, album=0.05),
-        )
-
-        async def no_messages(session: str) -> int:
-            return 0
-
-        board = Board(
-            model=lambda: "scripted",
-            tools=self.tools,
-            skills=self.skills,
-            counts=self.counts,
-            channels=channels,
-            mcp_file="mcp.json",
-            mcp=self.mcp,
-            mask=str,
-            messages=no_messages,
-            since=0.0,
-        )
-        pairing = Pairing(self.store, grants, time.time)
-
-        async def nothing(*_: object) -> None:
-            return None
-
-        house = House(
-            store=self.store,
-            notes=notes,
-            pairing=pairing,
-            approvals=self.approvals,
-            ledger=ledger,
-            mcp=self.mcp,
-            channels=channels,
-            folder=lambda session: self.folder / "sessions" / session,
-            forget=self.sessions.forget_all,
-            welcome=nothing,
-            clock=time.time,
-        )
-        commands = Commands(board, self.sessions, house)
-        self.router = Router(
-            self.store,
-            access,
-            commands,
-            self.sessions,
-            self.delivery,
-            self.cap,
-            notes=notes,
-            pairing=pairing,
-            overheard=overheard,
-            ledger=ledger,
-        )
-        return self
-
-    async def stop(self, grace: float = 5.0) -> None:
-        await self.sessions.stop(grace)
-        await self.delivery.stop(grace)
-        await self.tools.stop()
-        await self.store.close()
-
-    async def say(self, text: str, chat: str = "c1", **values: Any) -> None:
-        await self.router.receive(message(text, chat, **values))
-
-    def seen(self, chat: str = "c1") -> list[str]:
-        return self.room.seen.get(chat, [])
-
-
-@pytest.fixture
-async def halls(tmp_path: Path) -> AsyncIterator[Callable[..., Hall]]:
-    made: list[Hall] = []
-
-    def build(script: Any, **values: Any) -> Hall:
-        hall = Hall(tmp_path, script)
-        for name, value in values.items():
-            setattr(hall, name, value)
-        made.append(hall)
-        return hall
-
-    yield build
-    for hall in made:
-        if hasattr(hall, "sessions") and not hall.sessions.stopping:
-            await hall.stop()
-
-
-def echo(request: Request) -> Answer:
-    return says(f"re: {last_user(request)}")
+from tests.fakes.channel import message
+from tests.fakes.hall import Hall, echo
+from tests.fakes.scripted import Answer, last_user, says
 
 
 async def test_a_message_is_in_the_inbox_when_receive_returns_and_leaves_it_when_answered(
