@@ -39,6 +39,7 @@ from agent.tools.base import Tool
 from agent.tools.builtin.skills import NAME as FIND_SKILLS
 from agent.tools.catalog import Catalog
 from agent.tools.manager import ToolManager
+from agent.tools.retrieval import Injected, Retrieval
 from agent.turn import AgentSettings, Turn
 
 log = logging.getLogger("causeway.agent")
@@ -70,6 +71,7 @@ class Agent:
         counts: SkillCounts,
         history: HistoryStore,
         settings: AgentSettings,
+        retrieval: Retrieval | None = None,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
         jitter: Callable[[], float] = random.random,
     ) -> None:
@@ -82,6 +84,8 @@ class Agent:
         self._counts = counts
         self._sleep = sleep
         self._jitter = jitter
+        self._retrieval = retrieval
+        self._injected = Injected()
         self._partial = ""
         self._conversation = Conversation(session, history)
         self._calls = Calls(self._conversation, folder, model, tools, skills, counts, settings)
@@ -129,7 +133,8 @@ class Agent:
                 self._guard_loop(answers[-1], own, seen)
             turn = await self._joined(turn)
             used = [call.name for answer in answers for call in answer.calls]
-            catalog = self._tools.catalog.keeping(catalog, used)
+            given = self._injected.names if self._injected.run == turn.run else ()
+            catalog = self._tools.catalog.keeping(catalog, [*used, *given])
             last = len(answers) >= self._settings.max_steps
             answer = await self._ask(turn, catalog, emit, last=last)
             if last and answer.calls:
@@ -171,6 +176,9 @@ class Agent:
         if not prompt.left_out:
             offered = tuple(tool for tool in offered if tool.name != FIND_SKILLS)
         view, level = window(entries, turn.run, self._settings.history_entries), 0
+        if self._retrieval is not None:
+            chosen = await self._retrieval.choose(catalog, offered, view, turn.run, self._injected)
+            offered = chosen.tools
         waited, attempt, empty = 0.0, 0, 0
         while True:
             try:

@@ -17,7 +17,7 @@ from pathlib import Path
 import aiohttp
 import psutil
 
-from benchmarks import first_answer, mcp, skills
+from benchmarks import first_answer, mcp, retrieval, skills
 from tests.fakes.llm import free_port
 from tests.harness import Process, openai_at, write_config
 
@@ -120,6 +120,7 @@ async def everything() -> None:
         ("First answer", first_answer.main),
         ("MCP", mcp.main),
         ("Skills", skills.main),
+        ("Retrieval", retrieval.main),
     ):
         print(f"\n{title}")
         await part()

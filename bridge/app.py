@@ -20,7 +20,7 @@ from agent.models.transcription import Transcriber
 from agent.tools.base import Role
 from agent.tools.masking import Masker
 from agent.turn import AgentSettings
-from bridge import mcp_admin, wiring
+from bridge import house_admin, mcp_admin, wiring
 from bridge.commands import NAMES
 from bridge.config import Config, secret_variables
 from bridge.environment import Environment
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from agent.skills.manager import SkillManager
     from agent.tools.manager import ToolManager
     from agent.tools.mcp.hub import McpHub
+    from agent.tools.retrieval import Retrieval
     from bridge.access import Access
     from bridge.approvals import Approvals
     from bridge.delivery import Delivery
@@ -82,6 +83,7 @@ class App:
     login: McpLogin
     skills: SkillManager
     tools: ToolManager
+    retrieval: Retrieval
     counts: SkillCounts
     versions: SkillVersions
     prompt: SystemPrompt
@@ -211,7 +213,7 @@ class App:
             server.port,
             guard,
             self.channels,
-            guarded=mcp_admin.routes(self),
+            guarded=[*mcp_admin.routes(self), *house_admin.routes(self)],
             public=self.login.routes(),
         )
         await self.server.start()
@@ -293,6 +295,7 @@ class App:
             history=self.store.history,
             prompt=self.prompt,
             counts=self.counts,
+            retrieval=self.retrieval,
             settings=AgentSettings(
                 max_steps=sessions.max_steps,
                 history_entries=sessions.history_messages,
@@ -306,6 +309,12 @@ class App:
     def learn(self, variables: Mapping[str, str]) -> None:
         for value in secret_variables(variables):
             self.masker.add(value)
+
+    async def refresh_retrieval(self) -> None:
+        """Compute what vectors are missing; another pass follows while there is progress."""
+        missing = await self.retrieval.refresh(self.tools.catalog)
+        if missing and self.retrieval.resting is None:
+            self.maintenance.trigger()
 
     async def refresh_skills(self) -> None:
         if self.config.skills.enabled:
@@ -368,6 +377,7 @@ class App:
             await self.server.stop()
         if hasattr(self, "tools"):
             await self.tools.stop()
+            await self.retrieval.close()
         if self._warming is not None:
             await asyncio.wait({self._warming}, timeout=5)
             self._warming.cancel()

@@ -18,7 +18,7 @@ from agent.turn import Approval, Approved
 from bridge.access import Access
 from bridge.store.base import Store
 from bridge.texts import text
-from channels.base import Address, Channel, Choice, Press, ReplyRef, Sender, SendError
+from channels.base import Address, Channel, Choice, Flooded, NotSent, Press, ReplyRef, Sender, SendError
 
 log = logging.getLogger("causeway.approvals")
 
@@ -172,15 +172,30 @@ class Approvals:
             Choice(f"ap:{card.id}:always", text("approval.always", language)),
             Choice(f"ap:{card.id}:denied", text("approval.no", language), "danger"),
         ]
-        try:
-            async with asyncio.timeout(_POST_DEADLINE):
-                own = replace(ref, id=f"a{card.id}", private=False)
-                message = await channel.ask(own, question, choices if channel.buttons else ())
-        except (SendError, TimeoutError) as error:
-            log.warning("the question about %s was not shown: %s", card.tool, error)
-            return  # it can still be answered by /approve, and ends by time
+        own = replace(ref, id=f"a{card.id}", private=False)
+        message = await self._put(channel, own, question, choices if channel.buttons else (), card.until)
         mine.card = replace(mine.card, message_id=message or "-")
         await self._keep(mine.card)
+
+    async def _put(
+        self, channel: Channel, ref: ReplyRef, question: str, choices: Sequence[Choice], until: float
+    ) -> str:
+        """Show a card; again while the platform does not take it. Without it `/approve` still works."""
+        pause = 1.0
+        while True:
+            try:
+                async with asyncio.timeout(_POST_DEADLINE):
+                    return await channel.ask(ref, question, choices)
+            except NotSent as error:
+                wait = error.retry_after if isinstance(error, Flooded) else pause
+                pause = min(pause * 2, 30.0)
+                if self._clock() + wait >= until:
+                    log.warning("a question was not shown in time: %s", error)
+                    return ""
+                await asyncio.sleep(wait)
+            except (SendError, TimeoutError) as error:
+                log.warning("a question was not shown: %s", error)
+                return ""
 
     # -- answering -------------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal, cast
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, field_validator
 
 from agent.models.resolve import ModelSettings
+from agent.tools.retrieval import RetrievalSettings
 from agent.tools.settings import ToolSettings
 from bridge.access import PEOPLE, AccessRule
 from bridge.config_faults import SECRET_NAME, nearest, secret_values, unknown_key, validate
@@ -113,26 +114,6 @@ class McpSettings(_Section):
 
 class SkillSettings(_Section):
     enabled: bool = True
-
-
-class EmbeddingSettings(_Section):
-    base_url: str
-    model: str
-    api_key: SecretStr | None = None
-
-
-class RetrievalSettings(_Section):
-    enabled: bool = False
-    threshold: int = Field(default=20, ge=1, le=10_000)
-    top_k: int = Field(default=10, ge=1, le=1000)
-    embedding: Literal["none", "local"] | EmbeddingSettings = "none"
-
-    @field_validator("enabled")
-    @classmethod
-    def _later(cls, enabled: bool) -> bool:
-        if enabled:
-            raise ValueError("choosing among tools comes in a later version. Write enabled: false.")
-        return enabled
 
 
 class StoreSettings(_Section):

@@ -222,10 +222,12 @@ class LiveReply:
             try:
                 await self._show(Outbound(self.text), final=False)
             except Flooded as error:
+                self._dirty.set()  # what could not be shown now is still to be shown
                 self._not_before = clock() + error.retry_after
             except SendError as error:
                 # The text is still complete in memory: the final delivery shows it, with retries.
                 log.info("a streamed update was not shown: %s", error)
+                self._dirty.set()
                 self._not_before = clock() + max(interval, 5.0)
 
     def _may_be_silent(self) -> bool:
@@ -248,7 +250,14 @@ class LiveReply:
             if (task.get_name() or "").startswith("typing"):
                 task.cancel()
         if self._tasks:
-            await asyncio.wait(self._tasks, timeout=_CALL_DEADLINE)
+            try:
+                await asyncio.wait(self._tasks, timeout=_CALL_DEADLINE)
+            except asyncio.CancelledError:
+                # The bridge stops. A call under way may end first, so that it is written down (see `_post`).
+                for task in self._tasks:
+                    task.cancel()
+                await asyncio.wait(self._tasks, timeout=2 * _LAST_CALL)
+                raise
         for task in self._tasks:
             if not task.cancelled() and task.done() and (error := task.exception()) is not None:
                 log.error("showing a reply failed", exc_info=error)

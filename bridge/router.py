@@ -91,6 +91,7 @@ class Router:
     async def _receive(self, inbound: Inbound) -> None:
         verdict = self._access.decide(inbound)
         if verdict.kind == "ignored":
+            await self._silent(inbound)
             return
         language = inbound.sender.language or language_of("", inbound.text)
         arrived = _Arrived(inbound, self._sessions.key(inbound), language, verdict)
@@ -102,6 +103,7 @@ class Router:
             await self._stranger(arrived)
             return
         if inbound.address.kind == "direct" and not inbound.addressed:
+            await self._silent(inbound)
             return
         if inbound.address.kind != "direct":
             found = await self._meant(arrived)
@@ -127,6 +129,7 @@ class Router:
         if self._bot_loop(session, inbound):
             log.warning("session %s: %d messages of bots in a row; no answer until a person writes", session,
                         MOST_BOT_TURNS)  # fmt: skip
+            await self._silent(inbound)
             return
         address = inbound.address
         over = self._ledger.admit(address.channel, address.chat, inbound.sender.id)
@@ -223,7 +226,7 @@ class Router:
             return
         if self._sessions.questions.hear(arrived.session, inbound):
             # It gets no reply of its own: the run that asked goes on.
-            await self._delivery.unanswered(ReplyRef(notice_id(inbound), inbound.address, inbound.id))
+            await self._silent(inbound)
             return
         reply = self._reply(arrived, text("question.late", arrived.language))
         await self._store.open_reply(reply)
@@ -233,14 +236,17 @@ class Router:
         """A limit is reached: said once for as long as it lasts, and the message is not taken."""
         if over.told:
             await self._store.mark_seen(arrived.inbound)
-            await self._delivery.unanswered(
-                ReplyRef(notice_id(arrived.inbound), arrived.inbound.address, arrived.inbound.id)
-            )
+            await self._silent(arrived.inbound)
             return
         key = f"limit.{over.kind}.{over.whose}"
         wait = over.seconds if over.kind == "messages" else round(over.seconds / 3600) or 1
         log.warning("session %s: the limit %s of %d is reached", arrived.session, key, over.limit)
         await self._say(arrived, text(key, arrived.language, limit=over.limit, wait=wait), private=True)
+
+    async def _silent(self, inbound: Inbound) -> None:
+        """Nothing is said to a message: whoever holds a request open for its answer need not wait."""
+        ref = ReplyRef(notice_id(inbound), inbound.address, inbound.id, person=inbound.sender.id)
+        await self._delivery.unanswered(ref)
 
     async def _say(self, arrived: _Arrived, words: str, *, private: bool = False) -> None:
         """Answer a message at once, without a run."""
@@ -280,6 +286,7 @@ class Router:
         command = parse(inbound.text)
         if what == "quiet" and not (command is not None and command.name == "whoami"):
             await self._store.mark_seen(inbound)
+            await self._silent(inbound)
             return
         if what == "full":
             await self._deny(arrived, key="pairing.full")
@@ -301,10 +308,10 @@ class Router:
         asked = parse(inbound.text)
         wants_id = asked is not None and asked.name == "whoami" and inbound.address.kind == "direct"
         if not wants_id:
-            if who in self._told:
-                return
-            if await self._store.get_setting("told", "\0".join(who)) is not None:
+            if who not in self._told and await self._store.get_setting("told", "\0".join(who)) is not None:
                 self._remember(who)
+            if who in self._told:
+                await self._silent(inbound)
                 return
         answer = text(key, arrived.language, id=inbound.sender.id, channel=inbound.address.channel)
         reply = self._reply(arrived, answer, private=True)

@@ -35,7 +35,6 @@ log = logging.getLogger("causeway.turns")
 MAX_ATTACHMENT = 20 * 1024 * 1024
 _FETCH_DEADLINE = 120.0
 _LONGEST_QUOTE = 2000
-_PICTURES = {"image/png", "image/jpeg", "image/gif", "image/webp"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,18 +113,30 @@ async def _fetch(
         await asyncio.to_thread(target.parent.mkdir, parents=True, exist_ok=True)
         async with asyncio.timeout(_FETCH_DEADLINE):
             await channel.fetch(attachment, target, intake.max_bytes)
-    except TooLarge:
-        limit = intake.max_bytes // (1024 * 1024)
+    except TooLarge as error:
+        limit = max(1, (error.limit or intake.max_bytes) // (1024 * 1024))
         return None, text("attachment.too_large", language, name=label, limit=limit)
     except (SendError, TimeoutError, OSError) as error:
         log.warning("attachment %s not fetched: %s", name, error)
         return None, text("attachment.failed", language, name=label)
-    mime = attachment.mime or mimetypes.guess_type(label)[0] or ""
-    if attachment.kind == "image" and (mime in _PICTURES or not mime):
-        return ImageRef(relative, mime or "image/jpeg"), ""
+    mime = await asyncio.to_thread(_picture, target) if attachment.kind == "image" else ""
+    if mime:
+        return ImageRef(relative, mime), ""
     if attachment.kind == "audio":
         return None, await _heard(target, relative, language, intake)
     return None, text("attachment.file", language, path=relative)
+
+
+_HEADS = ((b"\x89PNG", "image/png"), (b"\xff\xd8\xff", "image/jpeg"), (b"GIF8", "image/gif"))
+
+
+def _picture(path: Path) -> str:
+    """The type of a picture that models take, by its first bytes: platforms name it wrongly or not at all."""
+    with path.open("rb") as file:
+        head = file.read(12)
+    if head.startswith(b"RIFF") and head.endswith(b"WEBP"):
+        return "image/webp"
+    return next((mime for start, mime in _HEADS if head.startswith(start)), "")
 
 
 async def _heard(path: Path, relative: str, language: str, intake: Intake) -> str:

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING
 from agent.prompt import SystemPrompt
 from agent.skills.counts import SkillCounts
 from agent.skills.manager import SkillManager
+from agent.tools.base import Tool, ToolContext
 from agent.tools.builtin.skills import find_skills_tool, install_skill_tool
 from agent.tools.manager import ToolManager
 from agent.tools.mcp.hub import McpHub
+from agent.tools.retrieval import Retrieval, make_embedder
 from bridge import texts
 from bridge.access import Access, Grants
 from bridge.approvals import Approvals
@@ -34,6 +36,7 @@ from bridge.skill_versions import SkillVersions
 from bridge.switches import StoredSwitches
 from bridge.texts import text
 from bridge.turns import Intake
+from bridge.vectors import VECTORS_SCOPE, StoredVectors
 from channels.base import Env
 from channels.registry import load
 
@@ -59,6 +62,15 @@ def agents_side(app: App) -> None:
         logins=app.login.logins,
     )
     app.skills = SkillManager(builtin_skills(), app.workspace / "skills", environ=lambda: app.environ)
+    app.retrieval = Retrieval(
+        config.retrieval,
+        make_embedder(config.retrieval),
+        StoredVectors(app.store.channel_state(VECTORS_SCOPE)),
+    )
+
+    def usable(context: ToolContext) -> tuple[Tool, ...]:
+        return app.tools.offered(app.tools.catalog, context.caller, context.session)
+
     app.tools = ToolManager(
         config.tools,
         mcp=app.mcp,
@@ -68,6 +80,7 @@ def agents_side(app: App) -> None:
         more=[
             find_skills_tool(lambda: app.skills.current),
             install_skill_tool(app.workspace / "skills", app.skill_installed),
+            app.retrieval.find_tools(usable),
         ],
     )
     app.counts = SkillCounts()
@@ -123,6 +136,7 @@ def bridge_side(app: App) -> None:
             Chore("environment", app.environ.refresh),
             Chore("mcp", app.tools.refresh),
             Chore("skills", app.refresh_skills),
+            Chore("retrieval", app.refresh_retrieval),
             Chore("skill versions", app.record_skills, every=10.0),
             Chore("skill counts", app.keep_counts, every=60.0),
             Chore("grants", app.pairing.load, every=30.0),

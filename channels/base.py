@@ -300,7 +300,11 @@ class ChannelError(Exception):
 
 
 class TooLarge(Exception):
-    """An attachment is larger than the platform or the bridge lets through."""
+    """An attachment is larger than the platform or the bridge lets through; `limit` in bytes, 0 unknown."""
+
+    def __init__(self, message: str, limit: int = 0) -> None:
+        super().__init__(message)
+        self.limit = limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -410,10 +414,10 @@ class Channel(ABC):
     local: ClassVar[bool] = False
     #: A person is there to answer a question while a run waits (not so where one request gets one answer).
     asks: ClassVar[bool] = True
-    #: A thread is a side conversation that the bot may take part in (not a standing room such as a forum topic).
+    #: A thread is a side conversation that the bot may take part in (no standing room as a forum topic is).
     joins_threads: ClassVar[bool] = False
     #: `ask` shows the choices as buttons; elsewhere people answer in words.
-    buttons: ClassVar[bool] = False
+    buttons: bool = False
     #: What `causeway init` asks for, in order.
     setup: ClassVar[tuple[SetupField, ...]] = ()
     #: User-facing texts of this channel type: key (beginning with the type's name) -> (English, Chinese).

@@ -17,6 +17,8 @@ TYPES = {
     "wecom_bot": "channels.wecom_bot.channel:WecomBotChannel",
     "terminal": "channels.terminal.channel:TerminalChannel",
 }
+#: Where the extra of the package is not named for the type.
+EXTRAS = {"wecom": "wechat", "wecom_bot": "wechat"}
 
 
 def load(kind: str) -> type[Channel]:
@@ -30,7 +32,7 @@ def load(kind: str) -> type[Channel]:
     except ImportError as error:
         raise ChannelError(
             f"The channel type {kind!r} cannot be loaded ({error}). "
-            f"Install what it needs: pip install 'causeway[{kind}]'."
+            f"Install what it needs: pip install 'causeway[{EXTRAS.get(kind, kind)}]'."
         ) from error
     if not (isinstance(found, type) and issubclass(found, Channel)):
         raise ChannelError(f"The channel type {kind!r} is broken: {place} is no channel.")

@@ -77,6 +77,14 @@ class UsageRow:
     cached: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class StoredSession:
+    """A session that has a history, and how many entries that has."""
+
+    key: str
+    entries: int
+
+
 class Store(Protocol):
     @property
     def history(self) -> HistoryStore: ...
@@ -174,6 +182,11 @@ class Store(Protocol):
 
     async def usage(self, since: str) -> list[UsageRow]:
         """The sums of the day `since` and later."""
+        ...
+
+    async def sessions(self, limit: int = 1000, after: str = "") -> list[StoredSession]:
+        """The first `limit` sessions that have a history, in the order of their keys, behind the key
+        `after`."""
         ...
 
     def channel_state(self, channel: str) -> ChannelState: ...

@@ -17,6 +17,7 @@ from bridge.store.base import (
     ReplyState,
     StoredChunk,
     StoredReply,
+    StoredSession,
     StoreError,
     UsageRow,
     Waiting,
@@ -253,12 +254,19 @@ class SqliteStore:
         statement = "SELECT * FROM usage WHERE day >= ? ORDER BY day"
         return await self._reader.run(lambda db: [UsageRow(*row) for row in db.execute(statement, (since,))])
 
+    async def sessions(self, limit: int = 1000, after: str = "") -> list[StoredSession]:
+        def work(db: sqlite3.Connection) -> list[StoredSession]:
+            return [StoredSession(*row) for row in db.execute(_SESSIONS, (after, limit))]
+
+        return await self._reader.run(work)
+
     def channel_state(self, channel: str) -> ChannelState:
         return SqliteChannelState(self._writer, self._reader, channel, self._clock)
 
     async def forget_before(self, seen: float, replies: float, limit: int = 5000) -> int:
         def work(db: sqlite3.Connection) -> int:
             marks = db.execute(_FORGET_SEEN, (limit, seen)).rowcount
+            db.execute(_FORGET_LEASES, (self._clock(),))
             ended = [
                 row
                 for (row,) in db.execute(
@@ -377,6 +385,7 @@ _LEASE = "~lease:"
 _CLAIM = """INSERT INTO channel_note (channel, key, value) VALUES (?, ?, ?)
     ON CONFLICT (channel, key) DO UPDATE SET value = excluded.value
     WHERE value ->> 'holder' = ? OR value ->> 'until' <= ?"""
+_FORGET_LEASES = "DELETE FROM channel_note WHERE key LIKE '~lease:%' AND value ->> 'until' < ?"
 _RELEASE = "DELETE FROM channel_note WHERE channel = ? AND key = ? AND value ->> 'holder' = ?"
 _MARK = "INSERT INTO seen (channel, chat, message, at) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING"
 _ACCEPT = """INSERT INTO inbox (session, channel, inbound) SELECT ?, ?, ?
@@ -396,6 +405,8 @@ _SETTING = "REPLACE INTO setting (scope, key, value) VALUES (?, ?, ?)"
 _ADD_USAGE = """INSERT INTO usage VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
     ON CONFLICT (day, session, chat, person, kind, name) DO UPDATE SET calls = calls + excluded.calls,
     input = input + excluded.input, output = output + excluded.output, cached = cached + excluded.cached"""
+_SESSIONS = """SELECT session, count(*) FROM history WHERE session > ?
+    GROUP BY session ORDER BY session LIMIT ?"""
 _NOTE = "REPLACE INTO channel_note (channel, key, value) VALUES (?, ?, ?)"
 _REPLIES = """SELECT o.id, o.session, o.ref, o.body, o.state, c.n, c.state, c.message
     FROM outbox o LEFT JOIN chunk c ON c.reply = o.seq """

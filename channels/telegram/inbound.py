@@ -1,21 +1,23 @@
 """From an update of the Bot API (plain JSON) to an `Inbound`. Pure.
 
-Sources: Bot API, Message, MessageEntity, User, Chat; the ids of the stand-in users are documented there too.
+Sources: Bot API, Update, Message, User, Chat; the ids of the stand-in users are documented there too.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from channels.base import Address, Attachment, AttachmentKind, ChatKind, Inbound, Quote, Sender
+from channels.base import Address, Attachment, ChatKind, Cue, Inbound, Quote, Sender
+from channels.telegram.chats import business_chat
+from channels.telegram.contents import attachments, chat_name, described, full_name, kind_name, origin_name
+from channels.telegram.mentions import read_text
 
 Data: TypeAlias = Mapping[str, Any]
 
-#: Users that stand for somebody else: an anonymous admin, a channel that posts in a group.
-_STAND_INS = frozenset({1087968824, 136817688})
+#: Users that stand for somebody else: an anonymous admin, a channel that posts in a group, Telegram itself.
+_STAND_INS = frozenset({1087968824, 136817688, 777000})
 _KINDS: dict[str, ChatKind] = {
     "private": "direct",
     "group": "group",
@@ -33,62 +35,103 @@ class Me:
     private_topics: bool = False
 
 
-def read_update(update: Data, channel: str, me: Me) -> Inbound | None:
-    """The message that an update brings, or None when it is not for us (other kinds, bots, service messages).
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which kinds of updates are read besides messages."""
+
+    edits: bool = False
+    channel_posts: bool = False
+    business: bool = False
+
+    def updates(self) -> list[str]:
+        """The names of the updates to ask Telegram for; all that the channel understands."""
+        names = ["message", "callback_query", "my_chat_member"]
+        names += ["channel_post"] * self.channel_posts
+        names += ["business_message", "business_connection"] * self.business
+        if self.edits:
+            names += [f"edited_{name}" for name in names if name in _MESSAGES]
+        return names
+
+
+_MESSAGES = ("message", "channel_post", "business_message")
+_EDITS = tuple(f"edited_{name}" for name in _MESSAGES)
+
+
+def message_of(update: Data) -> Data:
+    """The message of an update, edited or not; empty for other updates."""
+    found = next((update[name] for name in (*_MESSAGES, *_EDITS) if name in update), None)
+    return found if isinstance(found, Mapping) else {}
+
+
+def read_update(update: Data, channel: str, me: Me, wanted: Wanted = Wanted()) -> Inbound | None:
+    """The message that an update brings, or None when it is not for us (our own, another bot's command,
+    service messages, what is not wanted).
 
     Raises KeyError, TypeError or ValueError when the update is not as the Bot API describes it.
     """
-    message = update.get("message")
-    if not isinstance(message, Mapping):
+    message = message_of(update)
+    edited = any(name in update for name in _EDITS)
+    if not message or (edited and (not wanted.edits or "location" in message)):
+        return None  # a live location is edited all the time
+    address, sender = address_of(message, channel, me), _sender(message, me)
+    if address is None or sender is None or not _is_wanted(message, wanted):
         return None
-    sender = _sender(message)
-    kind = _KINDS.get(message["chat"]["type"])
-    if sender is None or kind is None or kind == "channel":
+    said = read_text(message, me.id, me.username)
+    number = str(message["message_id"])
+    files = attachments(message, number)
+    text = said.text or described(message)
+    if said.elsewhere or not (text or files):
         return None
-    mentions = _Mentions(me)
-    text = mentions.strip(message)
-    if mentions.other_bot:
-        return None
-    attachments = _attachments(message)
-    text = text or _described(message)
-    if not text and not attachments:
-        return None
-    quote, to_us = _quote(message, me)
+    quote, quoted_files, to_us = _quote(message, me)
+    cue = _cue(message, address, said.cue, to_us)
     return Inbound(
-        id=str(message["message_id"]),
-        address=Address(channel, str(message["chat"]["id"]), kind, _thread(message, me)),
+        id=f"{number}:e{message.get('edit_date', 0)}" if edited else number,
+        address=address,
         sender=sender,
-        text=text,
-        addressed=kind == "direct" or mentions.ours or to_us,
+        text=_forwarded(message, text),
+        addressed=bool(cue),
         quote=quote,
-        attachments=attachments,
-        sent_at=float(message.get("date", 0)),
+        # Each part of an album quotes the same message: its files are not taken ten times.
+        attachments=files if "media_group_id" in message else (*files, *quoted_files),
+        sent_at=float(message.get("edit_date" if edited else "date", 0)),
+        cue=cue,
+        album=str(message.get("media_group_id", "")),
+        replaces=number if edited else "",
     )
 
 
+def read_move(update: Data) -> tuple[str, str] | None:
+    """(old, new) chat id when a group became a supergroup. Told in both chats."""
+    message = message_of(update)
+    if "migrate_to_chat_id" in message:
+        return str(message["chat"]["id"]), str(message["migrate_to_chat_id"])
+    if "migrate_from_chat_id" in message:
+        return str(message["migrate_from_chat_id"]), str(message["chat"]["id"])
+    return None
+
+
 def is_forum(update: Data) -> bool:
-    message = update.get("message")
-    return isinstance(message, Mapping) and bool(message.get("chat", {}).get("is_forum"))
+    return bool((message_of(update).get("chat") or {}).get("is_forum"))
+
+
+def _is_wanted(message: Data, wanted: Wanted) -> bool:
+    if message["chat"]["type"] == "channel":
+        return wanted.channel_posts
+    return wanted.business or "business_connection_id" not in message
 
 
 # -- who and where -----------------------------------------------------------------------------------
 
 
-def _sender(message: Data) -> Sender | None:
-    user = message.get("from")
-    other = message.get("sender_chat")
-    if message.get("is_automatic_forward"):
-        return None  # a channel's post that Telegram copies into its discussion group
-    if other and (user is None or user["id"] in _STAND_INS):
-        return Sender(str(other["id"]), str(message.get("author_signature") or other.get("title", "")))
-    if user is None or user.get("is_bot"):
-        return None
-    return Sender(str(user["id"]), _name(user), language=str(user.get("language_code", "")))
-
-
-def _name(user: Data) -> str:
-    full = f"{user.get('first_name', '')} {user.get('last_name', '')}".strip()
-    return full or str(user.get("username", ""))
+def address_of(message: Data, channel: str, me: Me) -> Address | None:
+    """Where a message stands; None for chats that a bot cannot simply answer in."""
+    chat = message["chat"]
+    kind = _KINDS.get(chat["type"])
+    if kind is None or chat.get("is_direct_messages"):
+        return None  # one chat id for the private talks of all readers of a channel
+    connection = message.get("business_connection_id")
+    name = business_chat(str(connection), chat["id"]) if connection else str(chat["id"])
+    return Address(channel, name, kind, _thread(message, me))
 
 
 def _thread(message: Data, me: Me) -> str | None:
@@ -101,159 +144,77 @@ def _thread(message: Data, me: Me) -> str | None:
     return None if thread in (None, 1) else str(thread)
 
 
-# -- text --------------------------------------------------------------------------------------------
+def person(user: Data) -> Sender:
+    return Sender(
+        str(user["id"]), full_name(user), bool(user.get("is_bot")), str(user.get("language_code", ""))
+    )
 
 
-class _Mentions:
-    """Finds out whether the bot is meant and takes its name out of the text."""
-
-    def __init__(self, me: Me) -> None:
-        self.me = me
-        self.ours = False
-        self.other_bot = False
-
-    def strip(self, message: Data) -> str:
-        name = "text" if "text" in message else "caption"
-        text = str(message.get(name, ""))
-        entities = message.get("entities" if name == "text" else "caption_entities") or ()
-        if not entities:
-            return text.strip()
-        units = text.encode("utf-16-le", "surrogatepass")
-        # From the last to the first, so that earlier offsets stay true.
-        for entity in sorted(entities, key=lambda e: int(e["offset"]), reverse=True):
-            start, end = 2 * entity["offset"], 2 * (entity["offset"] + entity["length"])
-            word = units[start:end].decode("utf-16-le", "replace")
-            kept = self._kept(entity, word)
-            if not kept and units[start - 2 : start] == units[end : end + 2] == _BLANK:
-                end += 2
-            if kept != word:
-                units = units[:start] + kept.encode("utf-16-le", "surrogatepass") + units[end:]
-        text = units.decode("utf-16-le", "replace")
-        if self.ours:
-            text = re.sub(r"^[\s,:，：]+", "", text)
-        return text.strip()
-
-    def _kept(self, entity: Data, word: str) -> str:
-        """What stays in the text in place of an entity's word."""
-        kind = entity["type"]
-        if kind == "mention":
-            if word.casefold() == f"@{self.me.username}".casefold():
-                self.ours = True
-                return ""
-        elif kind == "text_mention":
-            if entity.get("user", {}).get("id") == self.me.id:
-                self.ours = True
-                return ""
-        elif kind == "bot_command":
-            return self._command(word, at_start=entity["offset"] == 0)
-        elif kind == "text_link" and entity.get("url") and entity["url"].rstrip("/") != word.rstrip("/"):
-            return f"{word} ({entity['url']})"
-        return word
-
-    def _command(self, word: str, *, at_start: bool) -> str:
-        """`/cmd@bot`: ours without the name; another bot's makes the message none of our business."""
-        command, _, name = word.partition("@")
-        if not name:
-            self.ours = self.ours or at_start
-            return word
-        if name.casefold() == self.me.username.casefold():
-            self.ours = True
-            return command
-        if at_start:
-            self.other_bot = True
-        return word
+def _sender(message: Data, me: Me) -> Sender | None:
+    user, chat = message.get("from"), message.get("sender_chat")
+    if message.get("is_automatic_forward"):
+        return None  # a channel's post that Telegram copies into its discussion group
+    if (message.get("sender_business_bot") or {}).get("id") == me.id:
+        return None  # what the bot wrote in a business account's name
+    if chat and (user is None or user["id"] in _STAND_INS):
+        return Sender(str(chat["id"]), str(message.get("author_signature") or chat_name(chat)))
+    if user is None or user["id"] == me.id:
+        return None
+    return person(user)
 
 
-def _described(message: Data) -> str:
-    """Words for what has no text of its own."""
-    if "sticker" in message:
-        return str(message["sticker"].get("emoji", ""))
-    if "venue" in message:
-        place = message["venue"]
-        return f"[place: {place.get('title', '')}, {place.get('address', '')}]"
-    if "location" in message:
-        place = message["location"]
-        return f"[location: {place['latitude']}, {place['longitude']}]"
-    if "contact" in message:
-        person = message["contact"]
-        return f"[contact: {_name(person)}, {person.get('phone_number', '')}]"
-    return ""
+def _cue(message: Data, address: Address, said: Cue, to_us: bool) -> Cue:
+    if address.kind != "direct":
+        return said or ("reply" if to_us else "")
+    # In a business chat the owner writes as well; he talks to his customer, not to the bot.
+    owner = "business_connection_id" in message and message["from"]["id"] != message["chat"]["id"]
+    return "" if owner else "direct"
 
 
-# -- what it replies to ------------------------------------------------------------------------------
+# -- where it comes from, what it replies to -----------------------------------------------------------
 
 
-def _quote(message: Data, me: Me) -> tuple[Quote | None, bool]:
-    """The quoted message, and whether it was ours."""
+def _forwarded(message: Data, text: str) -> str:
+    """A forwarded message says so: it is not its sender's own word, and no command."""
+    origin = message.get("forward_origin")
+    if not origin:
+        return text
+    return f"[forwarded from {origin_name(origin) or 'somebody'}]\n{text}".rstrip()
+
+
+def _quote(message: Data, me: Me) -> tuple[Quote | None, tuple[Attachment, ...], bool]:
+    """The quoted message, its files, and whether it was ours (then the agent knows its files)."""
     part = str((message.get("quote") or {}).get("text", ""))
     original = message.get("reply_to_message")
     if original and not _is_topic_root(message, original):
         author = original.get("from") or {}
-        text = part or str(original.get("text") or original.get("caption") or _media_name(original))
-        quote = Quote(text, _name(author), str(original["message_id"]))
-        return quote, author.get("id") == me.id
-    if message.get("external_reply"):
-        origin = message["external_reply"].get("origin") or {}
-        author = origin.get("sender_user") or {}
-        name = _name(author) or str(origin.get("sender_user_name", ""))
-        return (Quote(part, name) if part else None), author.get("id") == me.id
-    return None, False
+        ours = author.get("id") == me.id or (original.get("sender_business_bot") or {}).get("id") == me.id
+        text = part or str(original.get("text") or original.get("caption") or kind_name(original))
+        number = str(original["message_id"])
+        quote = Quote(text, _author(original), number)
+        return quote, () if ours else attachments(original, number), ours
+    other = message.get("external_reply")
+    if other:  # a message of another chat or topic; its text comes only as the quoted part
+        origin = other.get("origin") or {}
+        ours = (origin.get("sender_user") or {}).get("id") == me.id
+        text = part or kind_name(other)
+        quoted = Quote(text, origin_name(origin)) if text else None
+        return quoted, attachments(other, other.get("message_id", message["message_id"])), ours
+    story = message.get("reply_to_story")
+    if story:
+        return Quote("[story]", chat_name(story.get("chat") or {})), (), False
+    return None, (), False
+
+
+def _author(message: Data) -> str:
+    user, chat = message.get("from") or {}, message.get("sender_chat")
+    if chat and (not user or user.get("id") in _STAND_INS):
+        return chat_name(chat)
+    return full_name(user)
 
 
 def _is_topic_root(message: Data, original: Data) -> bool:
     """In a topic each message that replies to nothing "replies" to the topic's first service message."""
     return "forum_topic_created" in original or (
         bool(message.get("is_topic_message")) and original["message_id"] == message.get("message_thread_id")
-    )
-
-
-def _media_name(message: Data) -> str:
-    kinds = ("photo", "video", "voice", "audio", "document", "sticker")
-    return next((f"[{kind}]" for kind in kinds if kind in message), "")
-
-
-# -- attachments -------------------------------------------------------------------------------------
-
-
-def _attachments(message: Data) -> tuple[Attachment, ...]:
-    found = []
-    if message.get("photo"):
-        best = max(message["photo"], key=lambda size: int(size["width"]) * int(size["height"]))
-        found.append(_attachment("image", best, "image/jpeg", f"photo_{message['message_id']}.jpg"))
-    for name, kind, mime, suffix in _MEDIA:
-        media = message.get(name)
-        if not media or (name == "document" and "animation" in message):
-            continue  # an animation comes as a document too
-        default = f"{name}_{message['message_id']}{suffix}"
-        found.append(_attachment(kind, media, mime, default))
-    sticker = message.get("sticker")
-    if sticker and not sticker.get("is_animated") and not sticker.get("is_video"):
-        found.append(_attachment("image", sticker, "image/webp", f"sticker_{message['message_id']}.webp"))
-    return tuple(found)
-
-
-_MEDIA: tuple[tuple[str, AttachmentKind, str, str], ...] = (
-    ("document", "file", "", ""),
-    ("voice", "audio", "audio/ogg", ".ogg"),
-    ("audio", "audio", "audio/mpeg", ".mp3"),
-    ("video", "video", "video/mp4", ".mp4"),
-    ("video_note", "video", "video/mp4", ".mp4"),
-    ("animation", "video", "video/mp4", ".mp4"),
-)
-
-
-_BLANK = " ".encode("utf-16-le")
-_BY_MIME: dict[str, AttachmentKind] = {"image": "image", "audio": "audio", "video": "video"}
-
-
-def _attachment(kind: AttachmentKind, media: Data, mime: str, name: str) -> Attachment:
-    mime = str(media.get("mime_type") or mime)
-    if kind == "file":
-        kind = _BY_MIME.get(mime.partition("/")[0], kind)
-    return Attachment(
-        kind,
-        str(media["file_id"]),
-        mime,
-        str(media.get("file_name") or name),
-        int(media.get("file_size", -1)),
     )

@@ -1,72 +1,130 @@
 """Receiving by long polling: nothing is confirmed to Telegram before it is in the inbox.
 
 An update is confirmed when getUpdates is called with a larger offset (Bot API, getUpdates). So the offset
-moves only after `receive` returned, and a crash in between brings the update once more; the bridge
-recognises it by its message id.
+moves only past updates whose `handle` returned, and a crash in between brings the others once more; the
+bridge recognises them by their message ids.
+
+Each chat has a lane: its updates are handled in order, lanes side by side. A chat that is slow to be taken
+holds back the offset, not the others: what waits is at most one answer of the server (100 updates), and as
+long as the oldest waits, new ones are asked for every now and then (at last once a second).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from typing import Any, TypeAlias
 
 from channels.base import ChannelState, Health
 from channels.telegram.api import Api, ApiError
+from channels.telegram.condition import PEACE, Condition, Trouble, diagnose
+from channels.telegram.lanes import lane_of
+from channels.telegram.lease import Lease
 
 log = logging.getLogger("causeway.telegram")
 
 Data: TypeAlias = dict[str, Any]
+Handle: TypeAlias = Callable[[Data], Awaitable[None]]
 
 #: Seconds that the server holds a request open when there is nothing new (it allows 50).
 LONG_POLL = 30
-#: Only messages are read so far. Named, since "nothing named" means "as in the call before".
-ALLOWED_UPDATES = ["message"]
+#: Seconds for one update to be taken in.
+HANDLE_DEADLINE = 60.0
+#: Under this note a webhook's address is kept while it is the bridge's own.
+WEBHOOK_NOTE = "webhook"
 #: After a week without updates the next id is a random one, and a remembered offset could hide it.
 OFFSET_LIFE = 6 * 86400.0
 #: So often an update may fail while others are taken, before it is skipped.
 STRIKES = 5
-#: Failed polls in a row after which the channel is called unhealthy.
-TOLERATED = 2
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 15.0
-_REFUSED_PAUSE = 30.0
+#: Seconds that a poll waits for slow lanes, and how long at last, while some stay slow.
+_PATIENCE, _MOST_PATIENCE = 0.1, 1.0
+#: Seconds that lanes under way get when polling ends.
+_LAST_MOMENT = 5.0
 
 
 class Poller:
-    """Takes updates in order and hands each to `handle`; recovers by itself from every failure."""
+    """Takes updates and hands each to `handle`; recovers by itself from every failure."""
 
     def __init__(
         self,
+        name: str,
         api: Api,
         state: ChannelState,
         clock: Callable[[], float],
+        lease: Lease,
+        allowed: Sequence[str],
         prepare: Callable[[], Awaitable[None]],
-        handle: Callable[[Data], Awaitable[None]],
+        handle: Handle,
     ) -> None:
+        self._name = name
         self._api = api
         self._state = state
         self._clock = clock
+        self._lease = lease
+        self._allowed = list(allowed)  # named each time, since "nothing named" means "as in the call before"
         self._prepare = prepare
         self._handle = handle
+        self._condition = Condition("poll")
         self._offset: int | None = None
         self._offset_at = 0.0
-        self._failures = 0
-        self._done: set[int] = set()  # updates taken, but behind one that is not (a batch at most)
-        self._strikes: tuple[int, int] = (0, 0)  # an update's id, how often it alone was not taken
-        self._trouble: Health | None = Health(
-            False, "not connected to Telegram yet", "wait a moment; see the log if it stays so"
-        )
+        self._batch: list[int] = []  # ids of the last answer, in order
+        self._lanes: dict[Hashable, asyncio.Task[None]] = {}
+        self._done: set[int] = set()  # taken, but behind one that is not
+        self._failed: dict[int, Exception] = {}
+        self._strikes: dict[int, int] = {}  # of those that failed and are not taken yet
+        self._progress = False
+        self._patience = _PATIENCE
 
     @property
     def health(self) -> Health:
-        if self._trouble is not None and (self._failures == 0 or self._failures >= TOLERATED):
-            return self._trouble
-        return Health(True)
+        return self._condition.health
 
     async def run(self) -> None:
-        """Poll until cancelled."""
+        """Poll whenever the lease allows it, until cancelled."""
+        try:
+            while True:
+                try:
+                    held = await self._lease.take()
+                except Exception as error:
+                    # The store cannot be asked: then messages could not be stored either.
+                    log.exception("the right to poll could not be asked for")
+                    self._condition.failed(_unstored(error))
+                    await asyncio.sleep(self._condition.pause())
+                    continue
+                if held:
+                    await self._hold()
+                else:
+                    self._condition.rest("another gateway polls for this bot")
+                    await asyncio.sleep(self._lease.interval)
+        finally:
+            self._lease.close()
+
+    async def _hold(self) -> None:
+        polling = asyncio.create_task(self._poll_on(), name=f"poll {self._name}")
+        keeping = asyncio.create_task(self._lease.keep(), name=f"keep polling {self._name}")
+        try:
+            await asyncio.wait({polling, keeping}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            polling.cancel()
+            keeping.cancel()
+            await asyncio.wait({polling, keeping})
+            await self._finish_lanes()
+            await self._lease.release()
+
+    async def _finish_lanes(self) -> None:
+        if self._lanes:
+            _, late = await asyncio.wait(set(self._lanes.values()), timeout=_LAST_MOMENT)
+            for task in late:
+                task.cancel()
+            if late:
+                await asyncio.wait(late)
+        try:
+            await self._confirm()
+        except Exception as error:  # noqa: BLE001 - they come once more and are recognised
+            log.warning("the last updates could not be confirmed (%s)", type(error).__name__)
+
+    async def _poll_on(self) -> None:
         prepared = False
         while True:
             try:
@@ -76,76 +134,94 @@ class Poller:
                     prepared = True
                 await self._poll()
             except ApiError as error:
-                await asyncio.sleep(await self._failed(error))
+                await self._refused(error)
+                await asyncio.sleep(self._condition.pause())
             except Exception as error:
                 # The store refused a message, or a fault of ours. Polling must go on in any case: the
                 # update stays unconfirmed and comes again.
                 log.exception("a Telegram update could not be taken; it will be tried again")
-                self._note(
-                    Health(False, f"messages cannot be stored ({type(error).__name__})", "see the log")
-                )
-                await asyncio.sleep(self._pause())
+                self._condition.failed(_unstored(error))
+                await asyncio.sleep(self._condition.pause())
 
     async def _poll(self) -> None:
-        # Right after a failure the answer is wanted at once, to see whether things are well again.
-        seconds = 0 if self._trouble is not None else LONG_POLL
-        updates = await self._api.call(
+        seconds = self._seconds()
+        updates: list[Data] = await self._api.call(
             "getUpdates",
             seconds + 15.0,
             offset=self._valid_offset(),
             timeout=seconds,
             limit=100,
-            allowed_updates=ALLOWED_UPDATES,
+            allowed_updates=self._allowed,
         )
         await self._take(updates)
-        if self._trouble is not None:
-            log.info("receiving messages from Telegram")
-        self._trouble = None
-        self._failures = 0
+        if not self._strikes:  # what failed is not merely being tried once more
+            self._condition.succeeded()
 
-    async def _take(self, updates: list[Data]) -> None:
-        """Hand the updates over, in order within each chat; confirm up to the first that was not taken.
+    def _seconds(self) -> int:
+        """Right after a failure the answer is wanted at once, to see whether things are well again; but a
+        rival is only gone when a long request was left in peace."""
+        trouble = self._condition.trouble
+        if trouble is None:
+            return LONG_POLL
+        return int(min(LONG_POLL, PEACE)) if trouble.lasting else 0
 
-        One that fails holds back its chat only. Raises what the first failure raised.
-        """
-        failure: Exception | None = None
-        failed_id, held, progress = 0, set(), False
+    # -- taking ------------------------------------------------------------------------------------------
+
+    async def _take(self, updates: Sequence[Data]) -> None:
+        """Hand the updates to their lanes; confirm up to the first that is not taken. Raises what the first
+        failure raised: it holds back its chat only."""
+        self._batch = [int(update["update_id"]) for update in updates]
+        waiting: dict[Hashable, list[Data]] = {}
+        for number, update in zip(self._batch, updates, strict=True):
+            lane = lane_of(update)
+            if number not in self._done and lane not in self._lanes:
+                waiting.setdefault(lane, []).append(update)
+        for lane, its in waiting.items():
+            self._lanes[lane] = asyncio.create_task(self._run(lane, its), name=f"lane of {self._name}")
+        if self._lanes:
+            await asyncio.wait(set(self._lanes.values()), timeout=self._patience)
+        self._patience = min(self._patience * 2, _MOST_PATIENCE) if self._lanes else _PATIENCE
+        failed, self._failed = self._failed, {}
+        self._skip_poison(failed)
+        await self._confirm()
+        if failed:
+            raise next(iter(failed.values()))
+
+    async def _run(self, lane: Hashable, updates: Sequence[Data]) -> None:
         try:
             for update in updates:
-                number, chat = int(update["update_id"]), _chat(update)
-                if number in self._done or chat in held:
-                    continue
+                number = int(update["update_id"])
                 try:
-                    await self._handle(update)
-                except Exception as error:  # noqa: BLE001 - raised below, after the other chats
-                    held.add(chat)
-                    if failure is None:
-                        failure, failed_id = error, number
-                else:
-                    self._done.add(number)
-                    progress = True
-            if failure is not None and self._is_poison(failed_id, progress):
-                log.error("update %d was refused again and again while others were taken: skipped", failed_id)
-                self._done.add(failed_id)
+                    async with asyncio.timeout(HANDLE_DEADLINE):
+                        await self._handle(update)
+                except Exception as error:  # noqa: BLE001 - `_take` raises it, after the other chats
+                    self._failed[number] = error
+                    return
+                self._done.add(number)
+                self._progress = True
         finally:
-            await self._confirm(updates)
-        if failure is not None:
-            raise failure
+            del self._lanes[lane]
 
-    def _is_poison(self, number: int, progress: bool) -> bool:
-        """Whether to give an update up: others were taken in the same passes, so the store is well."""
-        strikes = self._strikes[1] if self._strikes[0] == number else 0
-        self._strikes = (number, strikes + progress)
-        return strikes + progress >= STRIKES
+    def _skip_poison(self, failed: dict[int, Exception]) -> None:
+        """Give up what fails again and again while others are taken in the same passes: the store is well."""
+        waiting = set(self._batch) - self._done
+        self._strikes = {n: strikes for n, strikes in self._strikes.items() if n in waiting}
+        for number in failed:
+            self._strikes[number] = self._strikes.get(number, 0) + self._progress
+        self._progress = False
+        for number, strikes in self._strikes.items():
+            if strikes >= STRIKES:
+                log.error("update %d was refused again and again while others were taken: skipped", number)
+                self._done.add(number)
 
-    async def _confirm(self, updates: list[Data]) -> None:
+    async def _confirm(self) -> None:
         before = self._offset
-        for update in updates:
-            number = int(update["update_id"])
+        for number in self._batch:
             if number not in self._done:
                 break
             self._done.discard(number)
             self._offset = number + 1
+        self._done.intersection_update(self._batch)
         if self._offset != before:
             self._offset_at = self._clock()
             await self._state.put("offset", {"next": self._offset, "at": self._offset_at})
@@ -160,68 +236,26 @@ class Poller:
 
     # -- failures ----------------------------------------------------------------------------------------
 
-    async def _failed(self, error: ApiError) -> float:
-        """Note a failure; return the seconds to wait."""
-        if error.code == 409 and "webhook" in error.reason:
-            await self._remove_webhook()
-        self._note(_diagnose(error))
-        if error.retry_after:
-            return error.retry_after
-        if error.code in (401, 404):
-            return _REFUSED_PAUSE * _jitter()
-        return self._pause()
+    async def _refused(self, error: ApiError) -> None:
+        if error.code == 409 and "webhook" in error.reason and await self._remove_own_webhook():
+            return
+        self._condition.failed(diagnose(error, self._name))
 
-    def _note(self, trouble: Health) -> None:
-        self._failures += 1
-        if self._trouble is None or self._trouble.reason != trouble.reason or self._failures == TOLERATED:
-            log.warning("Telegram: %s; %s", trouble.reason, trouble.cure)
-        self._trouble = trouble
-
-    def _pause(self) -> float:
-        return min(_FIRST_PAUSE * 2.0 ** min(self._failures - 1, 10), _LONGEST_PAUSE) * _jitter()
-
-    async def _remove_webhook(self) -> None:
-        """The bot was used with a webhook before. Waiting updates are kept."""
-        log.warning("Telegram: this bot has a webhook, which forbids polling; it is removed now")
+    async def _remove_own_webhook(self) -> bool:
+        """The bot was run in webhook mode by this bridge before. Waiting updates are kept."""
         try:
+            ours = await self._state.get(WEBHOOK_NOTE)
+            found = await self._api.call("getWebhookInfo")
+            if not ours or found.get("url") != ours:
+                return False
+            log.warning("Telegram: the webhook of the earlier mode is removed now")
             await self._api.call("deleteWebhook", drop_pending_updates=False)
+            await self._state.put(WEBHOOK_NOTE, None)
         except ApiError as error:
             log.warning("the webhook could not be removed: %s", error)
+            return False
+        return True
 
 
-def _chat(update: Data) -> Any:
-    """The chat whose order an update belongs to."""
-    for part in update.values():
-        if isinstance(part, dict) and isinstance(part.get("chat"), dict):
-            return part["chat"].get("id")
-    return None
-
-
-def _jitter() -> float:
-    return 0.75 + random.random() / 2
-
-
-def _diagnose(error: ApiError) -> Health:
-    if error.code in (401, 404):
-        return Health(
-            False,
-            f"Telegram does not know this bot token ({error.reason})",
-            "take the token from @BotFather and put it into channels.telegram.token",
-        )
-    if error.code == 409 and "webhook" in error.reason:
-        return Health(
-            False, "a webhook is set for this bot, so it cannot poll", "remove the webhook (deleteWebhook)"
-        )
-    if error.code == 409:
-        return Health(
-            False,
-            "another program polls with the same bot token",
-            "stop the other program, or give each its own bot from @BotFather",
-        )
-    if error.code == 0:
-        return Health(
-            False,
-            f"Telegram's server cannot be reached ({error.reason})",
-            "check the network, a proxy, and base_url",
-        )
-    return Health(False, f"Telegram refuses to give messages: {error.reason} ({error.code})", "wait")
+def _unstored(error: Exception) -> Trouble:
+    return Trouble(Health(False, f"messages cannot be stored ({type(error).__name__})", "see the log"))

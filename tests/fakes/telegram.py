@@ -18,15 +18,18 @@ import argparse
 import asyncio
 import contextlib
 import json
+import random
+import re
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from aiohttp import web
 
 from tests.fakes.telegram_judge import Refused, found_entities, judge
+from tests.fakes.telegram_webhook import Deliveries, Hook
 
 TOKEN = "123456789:AAFakeTokenForTestsOnly_abcdefghijk"
 NOT_MODIFIED = (
@@ -44,7 +47,10 @@ MEDIA = {
     "sendaudio": "audio",
     "sendvoice": "voice",
     "sendvideo": "video",
+    "sendanimation": "animation",
 }
+#: Some of the emoji that may stand as a reaction.
+REACTIONS = ("👍", "👎", "❤", "🔥", "👀", "🎉", "👌", "🤔", "✍", "⚡")
 IMAGE_HEADS = (b"\x89PNG", b"\xff\xd8\xff", b"GIF8", b"RIFF")
 MIB = 1024 * 1024
 
@@ -92,6 +98,8 @@ class Chat:
     history: list[Json] = field(default_factory=list)
     drafts: dict[int, str] = field(default_factory=dict)
     actions: list[Json] = field(default_factory=list)
+    member: Json = field(default_factory=lambda: {"status": "member"})  # what the bot is here
+    permissions: Json = field(default_factory=dict)
 
     @property
     def shown(self) -> list[Json]:
@@ -157,8 +165,16 @@ class FakeTelegram:
         self.chats: dict[int, Chat] = {}
         self.calls: list[Call] = []
         self.faults: list[Fault] = []
-        self.commands: list[Json] = []
-        self.webhook = ""
+        self.menus: dict[str, list[Json]] = {}  # commands by language, "" for the default
+        self.hook: Hook | None = None
+        self.deliveries: Deliveries | None = None
+        self.noise: random.Random | None = None  # webhook deliveries that come twice, chats in any order
+        self.local = False  # a local server: webhooks without TLS, files on `disk`
+        self.disk: Path | None = None
+        self.query_life = 60.0  # seconds in which a pressed button may be answered
+        self.queries: dict[str, float] = {}  # callback query id -> loop time of the press
+        self.answers: list[Json] = []  # what answerCallbackQuery showed
+        self.connections: set[str] = set()  # business connections that are in force
         self.updates: list[Json] = []
         self.files: dict[str, bytes] = {}
         self.url = ""
@@ -183,9 +199,14 @@ class FakeTelegram:
         await site.start()
         port = self._runner.addresses[0][1]
         self.url = f"http://127.0.0.1:{port}"
+        if self.hook and self.local:
+            self.deliveries = Deliveries(self.hook, self.updates, self._changes.set, self.noise)
         return self.url
 
     async def stop(self) -> None:
+        if self.deliveries:
+            await self.deliveries.stop()
+            self.deliveries = None
         if self._runner:
             self._poll += 1
             self._notify()
@@ -240,6 +261,47 @@ class FakeTelegram:
         place.history.append(message)
         self.push({kind: message})
         return message
+
+    def album(self, chat: int, group: str, *parts: Json, text: str = "", **extra: Any) -> list[Json]:
+        """Pictures or files sent together: messages of their own with one `media_group_id`."""
+        return [
+            self.say(chat, "" if n else text, media_group_id=group, **part, **extra)
+            for n, part in enumerate(parts)
+        ]
+
+    def rewrite(self, chat: int, message_id: int, text: str, kind: str = "edited_message") -> Json:
+        """A person edits a message."""
+        message = self.chats[chat].find(message_id)
+        assert message is not None
+        name = "text" if "text" in message else "caption"
+        entities = found_entities(text)
+        message |= {name: text, "edit_date": int(time.time())}
+        message["entities" if name == "text" else "caption_entities"] = entities
+        self.push({kind: dict(message)})
+        return message
+
+    def press(self, chat: int, message_id: int, data: str, user: int | None = None) -> str:
+        """A person presses a button of a message of the bot; returns the query's id."""
+        message = self.chat(chat).find(message_id)
+        buttons = [
+            b for row in (message or {}).get("reply_markup", {}).get("inline_keyboard", ()) for b in row
+        ]
+        if message is not None and data not in [button.get("callback_data") for button in buttons]:
+            raise AssertionError(f"message {message_id} has no button with {data!r}")
+        shown = message or {"message_id": message_id, "date": 0, "chat": self.chat(chat).to_json()}
+        query_id = f"Q{self._next_update}"
+        self.queries[query_id] = time.monotonic()
+        self.push({"callback_query": self._query(query_id, shown, data, user or (chat if chat > 0 else 77))})
+        return query_id
+
+    def _query(self, query_id: str, message: Json, data: str, user: int) -> Json:
+        return {
+            "id": query_id,
+            "from": {"id": user, "is_bot": False, "first_name": f"User {user}", "language_code": "en"},
+            "chat_instance": "1",
+            "data": data,
+            "message": message,
+        }
 
     def push(self, update: Json) -> int:
         """Queue a raw update (without its id); returns the id."""
@@ -299,8 +361,19 @@ class FakeTelegram:
                 continue
         return result
 
+    @property
+    def webhook(self) -> str:
+        return self.hook.url if self.hook else ""
+
+    @webhook.setter
+    def webhook(self, url: str) -> None:
+        """Somebody sets a webhook (nothing is delivered to it) or removes it."""
+        self.hook = Hook(url) if url else None
+
     def _notify(self) -> None:
         self._changes.set()
+        if self.deliveries:
+            self.deliveries.wake()
         for waiter in list(self._waiters):
             waiter.set()
 
@@ -432,36 +505,70 @@ class FakeTelegram:
             self._waiters.remove(waiter)
 
     def _do_getwebhookinfo(self, params: Json) -> Json:
-        return {
-            "url": self.webhook,
+        hook = self.hook or Hook("")
+        info: Json = {
+            "url": hook.url,
             "has_custom_certificate": False,
             "pending_update_count": len(self.updates),
         }
+        if hook.url:
+            info |= {"max_connections": hook.max_connections}
+            info |= {"allowed_updates": hook.allowed} if hook.allowed else {}
+        if hook.error:
+            info |= {"last_error_date": hook.error_date, "last_error_message": hook.error}
+        return info
 
-    def _do_setwebhook(self, params: Json) -> bool:
-        self.webhook = str(params.get("url", ""))
+    async def _do_setwebhook(self, params: Json) -> bool:
+        url, secret = str(params.get("url", "")), str(params.get("secret_token", ""))
+        if not url:
+            return await self._do_deletewebhook(params)
+        if not url.startswith("https://") and not self.local:
+            raise bad("bad webhook: An HTTPS URL must be provided for webhook")
+        if len(secret) > 256:
+            raise bad("secret token is too long")
+        if not re.fullmatch(r"[A-Za-z0-9_-]*", secret):
+            raise bad("secret token contains unallowed characters")
+        await self._stop_deliveries()
+        connections = min(100, max(1, int(params.get("max_connections", 40))))
+        self.hook = Hook(url, secret, connections, list(params.get("allowed_updates") or []))
+        if params.get("drop_pending_updates"):
+            self.updates.clear()
         self._poll += 1
+        if self.local:
+            self.deliveries = Deliveries(self.hook, self.updates, self._changes.set, self.noise)
         self._notify()
         return True
 
-    def _do_deletewebhook(self, params: Json) -> bool:
-        self.webhook = ""
+    async def _do_deletewebhook(self, params: Json) -> bool:
+        await self._stop_deliveries()
+        self.hook = None
         if params.get("drop_pending_updates"):
             self.updates.clear()
         return True
+
+    async def _stop_deliveries(self) -> None:
+        deliveries, self.deliveries = self.deliveries, None
+        if deliveries:
+            await deliveries.stop()
 
     def _do_getfile(self, params: Json) -> Json:
         file_id = str(params.get("file_id", ""))
         data = self.files.get(file_id)
         if data is None:
             raise bad("wrong file_id or the file is temporarily unavailable")
-        if len(data) > 20 * MIB:
+        if len(data) > 20 * MIB and not self.local:
             raise bad("file is too big")
+        path = f"documents/{file_id}"
+        if self.disk:
+            place = self.disk / self.token / path
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_bytes(data)
+            path = str(place)
         return {
             "file_id": file_id,
             "file_unique_id": file_id,
             "file_size": len(data),
-            "file_path": f"documents/{file_id}",
+            "file_path": path,
         }
 
     # -- methods: sending --------------------------------------------------------------------------------
@@ -475,6 +582,9 @@ class FakeTelegram:
             raise bad("chat_id is empty")
         if chat is None:
             raise bad("chat not found")
+        connection = params.get("business_connection_id")
+        if connection is not None and connection not in self.connections:
+            raise bad("business connection not found")
         if chat.migrated_to:
             raise ApiError(
                 400,
@@ -497,6 +607,8 @@ class FakeTelegram:
             "chat": chat.to_json(),
             "date": int(time.time()),
         }
+        if "business_connection_id" in params:
+            message["business_connection_id"] = params["business_connection_id"]
         if "message_thread_id" in params:
             thread = int(params["message_thread_id"])
             if thread not in chat.topics or thread == 1:
@@ -519,7 +631,7 @@ class FakeTelegram:
     def _do_sendmessage(self, params: Json) -> Json:
         chat = self._place(params)
         message = self._new_message(chat, params)
-        message |= _judged(params)
+        message |= _judged(params) | _markup(params)
         return self._show(chat, message)
 
     def _do_editmessagetext(self, params: Json) -> Json:
@@ -529,10 +641,11 @@ class FakeTelegram:
             raise bad("message to edit not found")
         if not message["from"]["is_bot"] or "text" not in message:
             raise bad("message can't be edited")
-        new = _judged(params)
-        if new["text"] == message["text"] and new.get("entities") == message.get("entities"):
+        new = _judged(params) | _markup(params)
+        if all(new.get(key) == message.get(key) for key in ("text", "entities", "reply_markup")):
             raise bad(NOT_MODIFIED)
         message.pop("entities", None)
+        message.pop("reply_markup", None)  # an edit without buttons takes them away
         message |= new | {"edit_date": int(time.time())}
         return message
 
@@ -549,7 +662,12 @@ class FakeTelegram:
     def _send_media(self, params: Json, kind: str) -> Json:
         chat = self._place(params)
         message = self._new_message(chat, params)
-        upload = params.get(kind)
+        message |= self._media(kind, params.get(kind))
+        if params.get("caption"):
+            message |= _judged(params, "caption", 1024)
+        return self._show(chat, message)
+
+    def _media(self, kind: str, upload: Any) -> Json:
         if not isinstance(upload, tuple):
             raise bad(f"there is no {kind} in the request")
         name, mime, data = upload
@@ -562,15 +680,34 @@ class FakeTelegram:
         file_id = self.file(data, name)
         described: Json = {"file_id": file_id, "file_unique_id": file_id, "file_size": len(data)}
         if kind == "photo":
-            message["photo"] = [described | {"width": 1, "height": 1}]
-        else:
-            described |= {"file_name": name, "mime_type": mime}
-            if kind in ("audio", "voice", "video"):
-                described |= {"duration": 1} | ({"width": 1, "height": 1} if kind == "video" else {})
-            message[kind] = described
-        if params.get("caption"):
-            message |= _judged(params, "caption", 1024)
-        return self._show(chat, message)
+            return {"photo": [described | {"width": 1, "height": 1}]}
+        described |= {"file_name": name, "mime_type": mime}
+        if kind in ("audio", "voice", "video", "animation"):
+            size = {"width": 1, "height": 1} if kind in ("video", "animation") else {}
+            described |= {"duration": 1} | size
+        return {kind: described}
+
+    def _do_sendmediagroup(self, params: Json) -> list[Json]:
+        chat = self._place(params)
+        media = params.get("media")
+        if not isinstance(media, list) or not media:
+            raise bad("there are no messages to send")
+        if len(media) > 10:
+            raise bad("too many messages to send as an album")
+        kinds = {str(item.get("type")) for item in media}
+        if not kinds <= {"photo", "video", "document", "audio"}:
+            raise bad("type of file mismatch")
+        if len(kinds) > 1 and kinds & {"document", "audio"}:
+            raise bad(f"{sorted(kinds & {'document', 'audio'})[0]} can't be mixed with other media types")
+        group = f"G{self._next_message}"
+        messages = []
+        for item in media:
+            message = self._new_message(chat, params) | {"media_group_id": group}
+            message |= self._media(item["type"], params.get(str(item["media"]).removeprefix("attach://")))
+            if item.get("caption"):
+                message |= _judged(item, "caption", 1024)
+            messages.append(message)
+        return [self._show(chat, message) for message in messages]
 
     def _do_sendchataction(self, params: Json) -> bool:
         chat = self._place(params)
@@ -591,16 +728,59 @@ class FakeTelegram:
         return True
 
     def _do_setmycommands(self, params: Json) -> bool:
-        self.commands = params.get("commands", [])
+        commands = params.get("commands", [])
+        if len(commands) > 100:
+            raise bad("BOT_COMMANDS_TOO_MUCH")
+        for command in commands:
+            if not re.fullmatch(r"[a-z0-9_]{1,32}", command["command"]):
+                raise bad("BOT_COMMAND_INVALID")
+            if not 1 <= len(command["description"]) <= 256:
+                raise bad("BOT_COMMAND_DESCRIPTION_INVALID")
+        self.menus[str(params.get("language_code", ""))] = commands
         return True
 
     def _do_setmessagereaction(self, params: Json) -> bool:
-        if self._place(params).find(int(params.get("message_id", 0))) is None:
+        message = self._place(params).find(int(params.get("message_id", 0)))
+        if message is None:
             raise bad("message to react not found")
+        reactions = params.get("reaction") or []
+        if len(reactions) > 1:
+            raise bad("REACTIONS_TOO_MANY")
+        if any(reaction.get("emoji") not in REACTIONS for reaction in reactions):
+            raise bad("REACTION_INVALID")
+        message["reactions"] = [reaction["emoji"] for reaction in reactions]
         return True
 
+    def _do_getchat(self, params: Json) -> Json:
+        chat = self._place(params)
+        return chat.to_json() | ({"permissions": chat.permissions} if chat.permissions else {})
+
+    def _do_getchatmember(self, params: Json) -> Json:
+        chat = self._place(params)
+        if int(params.get("user_id", 0)) != self.me["id"]:
+            raise bad("user not found")
+        return {"user": self.me, **chat.member}
+
     def _do_answercallbackquery(self, params: Json) -> bool:
+        pressed = self.queries.pop(str(params.get("callback_query_id", "")), None)
+        if pressed is None or time.monotonic() - pressed > self.query_life:
+            raise bad("query is too old and response timeout expired or query ID is invalid")
+        if len(str(params.get("text", ""))) > 200:
+            raise bad("MESSAGE_TOO_LONG")
+        self.answers.append(params)
         return True
+
+
+def _markup(params: Json) -> Json:
+    """An inline keyboard, refused as the real server does."""
+    markup = params.get("reply_markup") or {}
+    for button in (button for row in markup.get("inline_keyboard", ()) for button in row):
+        if not str(button.get("text", "")):
+            raise bad("can't parse inline keyboard button: Text buttons are unallowed in the inline keyboard")
+        data = button.get("callback_data")
+        if data is not None and not 1 <= len(str(data).encode()) <= 64:
+            raise bad("BUTTON_DATA_INVALID")
+    return {"reply_markup": markup} if markup else {}
 
 
 def _judged(params: Json, name: str = "text", limit: int = 4096) -> Json:

@@ -69,7 +69,7 @@ async def test_sc_05_the_bot_token_is_in_no_log_answer_prompt_or_history(
             notes.parent.mkdir(parents=True)
             notes.write_text(f"failed: https://api.telegram.org/bot{CANARY}/getMe")
             try:
-                fake.cut("sendMessage", times=1)
+                fake.cut("sendChatAction", times=1)
                 photo = {"file_id": fake.file(b"x", "p.png"), "file_unique_id": "u", "width": 1, "height": 1}
                 fake.say(5, "go", photo=[photo])
                 await fake.wait_for(lambda: "It said" in fake.chat(5).text, 20)

@@ -9,7 +9,15 @@ from collections.abc import AsyncIterator
 
 import httpx
 import pytest
-from telegram import Bot, BotCommand, InputFile, LinkPreviewOptions, MessageEntity
+from telegram import (
+    Bot,
+    BotCommand,
+    InlineKeyboardButton,
+    InlineKeyboardMarkup,
+    InputFile,
+    LinkPreviewOptions,
+    MessageEntity,
+)
 from telegram.error import (
     BadRequest,
     ChatMigrated,
@@ -154,6 +162,64 @@ async def test_places_that_do_not_exist_are_refused_in_the_servers_words(fake: F
             await bot.edit_message_text("x", -100, message.message_id)
         with pytest.raises(BadRequest, match=r"(?i)message to edit not found"):
             await bot.edit_message_text("y", -100, 1)
+
+
+async def test_buttons_are_refused_over_64_bytes_and_answered_only_in_time(fake: FakeTelegram) -> None:
+    fake.chat(5)
+    async with library(fake) as bot:
+        with pytest.raises(BadRequest, match=r"(?i)button_data_invalid"):
+            await bot.send_message(5, "?", reply_markup=buttons("é" * 33))
+        message = await bot.send_message(5, "?", reply_markup=buttons("é" * 32))
+        query = fake.press(5, message.message_id, "é" * 32)
+        (update,) = await bot.get_updates()
+        assert update.callback_query is not None
+        assert update.callback_query.data == "é" * 32
+        with pytest.raises(BadRequest, match=r"(?i)message_too_long"):
+            await bot.answer_callback_query(query, "x" * 201)
+        query = fake.press(5, message.message_id, "é" * 32)
+        assert await bot.answer_callback_query(query, "x" * 200)
+        with pytest.raises(BadRequest, match=r"(?i)query is too old"):
+            await bot.answer_callback_query(query)
+        fake.query_life = 0
+        with pytest.raises(BadRequest, match=r"(?i)query is too old"):
+            await bot.answer_callback_query(fake.press(5, message.message_id, "é" * 32))
+        edited = await bot.edit_message_text("Done", 5, message.message_id)
+        assert not isinstance(edited, bool)
+        assert edited.reply_markup is None  # an edit without buttons takes them away
+
+
+def buttons(data: str) -> InlineKeyboardMarkup:
+    return InlineKeyboardMarkup([[InlineKeyboardButton("Yes", callback_data=data)]])
+
+
+async def test_a_webhook_is_refused_as_the_real_server_refuses_it(fake: FakeTelegram) -> None:
+    async with library(fake) as bot:
+        for url, secret, words in (
+            ("http://example.org/x", "a", "(?i)an https url must be provided"),
+            ("https://example.org/x", "a b", "unallowed characters"),
+            ("https://example.org/x", "a" * 257, "too long"),
+        ):
+            with pytest.raises(BadRequest, match=words):
+                await bot.set_webhook(url, secret_token=secret)
+        await bot.set_webhook("https://example.org/x", max_connections=500, allowed_updates=["message"])
+        info = await bot.get_webhook_info()
+        assert (info.url, info.max_connections, info.allowed_updates) == (
+            "https://example.org/x",
+            100,
+            ("message",),
+        )
+        assert await bot.delete_webhook()
+        assert (await bot.get_webhook_info()).url == ""
+
+
+async def test_a_business_chat_is_written_to_only_through_a_connection_in_force(fake: FakeTelegram) -> None:
+    fake.chat(5)
+    fake.connections.add("BC")
+    async with library(fake) as bot:
+        sent = await bot.send_message(5, "hi", business_connection_id="BC")
+        assert sent.business_connection_id == "BC"
+        with pytest.raises(BadRequest, match=r"(?i)business connection not found"):
+            await bot.send_message(5, "hi", business_connection_id="other")
 
 
 @pytest.mark.filterwarnings("ignore::telegram.warnings.PTBDeprecationWarning")

@@ -14,7 +14,7 @@ import pytest
 from agent.events import FileRef
 from agent.history import Assistant, Ended, Entry, ImageRef, ToolBegun, ToolCall, ToolOutput, User
 from bridge.store import open_store
-from bridge.store.base import Store, StoredChunk, StoredReply, StoreError
+from bridge.store.base import Store, StoredChunk, StoredReply, StoredSession, StoreError
 from channels.base import Address, Attachment, ContextMessage, Inbound, Quote, ReplyRef, Sender
 
 
@@ -371,6 +371,18 @@ async def test_a_faulty_entry_keeps_the_whole_append_out(store: Store) -> None:
 
 
 # -- notes -------------------------------------------------------------------------------------------
+
+
+async def test_sessions_with_a_history_are_listed_in_pages(store: Store) -> None:
+    for key, entries in (("b:1", 1), ("a:1", 3), ("a:2", 2)):
+        await store.history.append(key, [User("r", str(number)) for number in range(entries)])
+    await store.accept(message(), "c:only-waiting", 10)
+    every = [StoredSession("a:1", 3), StoredSession("a:2", 2), StoredSession("b:1", 1)]
+    assert await store.sessions() == every
+    assert await store.sessions(2) == every[:2]
+    assert await store.sessions(2, "a:2") == every[2:]
+    await store.history.clear("a:1")
+    assert await store.sessions() == every[1:]
 
 
 async def test_settings_are_kept_by_scope_and_key(backend: Backend) -> None:

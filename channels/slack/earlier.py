@@ -1,0 +1,89 @@
+"""What stood in a thread before the bot was called: asked of Slack once, within its limits."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+from channels.base import ContextMessage, Inbound
+from channels.slack.api import Api, ApiError
+from channels.slack.inbound import Identity, attachments
+from channels.slack.mrkdwn_in import channels_in, full_text, readable, users_in
+from channels.slack.people import People
+
+log = logging.getLogger("causeway.slack")
+
+#: Apps that are sold outside Slack's marketplace get 15 messages a call and one call a minute (changelog of
+#: 2025-05-29), others what they ask for. A long thread is read so far and no further.
+_PAGE, _PAGES = 200, 5
+_PATIENCE = 10.0
+_NOTICES = ("", "file_share", "thread_broadcast", "me_message", "bot_message")
+
+
+async def earlier(
+    api: Api, people: People, me: Identity, inbound: Inbound, limit: int
+) -> tuple[ContextMessage, ...]:
+    """Up to `limit` messages of the thread before `inbound`, oldest first, its first one always among them.
+
+    Empty where there is no thread yet, or Slack does not tell.
+    """
+    thread = inbound.address.thread
+    before = inbound.replaces or inbound.id.partition(":")[0]
+    if not thread or thread == before or limit <= 0:
+        return ()
+    messages = await _read(api, inbound.address.chat, thread, before)
+    spoken = [
+        m for m in messages if str(m.get("subtype") or "") in _NOTICES and _age(m) < _age({"ts": before})
+    ]
+    if len(spoken) > limit:
+        spoken = [*spoken[:1], *spoken[len(spoken) - limit + 1 :]] if limit > 1 else spoken[-1:]
+    return await _described(people, me, spoken)
+
+
+async def _read(api: Api, chat: str, thread: str, before: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    cursor = ""
+    try:
+        async with asyncio.timeout(_PATIENCE):
+            for _ in range(_PAGES):
+                answer = await api.call(
+                    "conversations.replies",
+                    channel=chat,
+                    ts=thread,
+                    latest=before,
+                    limit=_PAGE,
+                    cursor=cursor or None,
+                )
+                found += [m for m in answer.get("messages") or () if isinstance(m, dict)]
+                cursor = str((answer.get("response_metadata") or {}).get("next_cursor") or "")
+                if not cursor:
+                    break
+    except (ApiError, TimeoutError) as error:
+        log.info("the earlier messages of a thread are not known, or not all: %s", error)
+    return found
+
+
+async def _described(
+    people: People, me: Identity, messages: list[dict[str, Any]]
+) -> tuple[ContextMessage, ...]:
+    texts = [full_text(message) for message in messages]
+    authors = {str(m.get("user") or "") for m in messages} - {""}
+    users = authors.union(*(users_in(text) for text in texts)) if texts else authors
+    names = await people.names(users, set().union(*(channels_in(text) for text in texts)) if texts else ())
+    described = []
+    for message, text in zip(messages, texts, strict=True):
+        own = message.get("user") == me.user or message.get("bot_id") == me.bot
+        words = readable(text, names, "" if own else me.user)
+        words += "".join(f"\n[{file.name}]" for file in attachments(message))
+        if words.strip():
+            name = names.users.get(str(message.get("user") or "")) or str(message.get("username") or "")
+            described.append(
+                ContextMessage("assistant" if own else "user", words.strip(), "" if own else name)
+            )
+    return tuple(described)
+
+
+def _age(message: dict[str, Any]) -> tuple[int, int]:
+    seconds, _, micros = str(message.get("ts") or "0").partition(".")
+    return int(seconds or 0), int(micros or 0)

@@ -1,0 +1,313 @@
+"""Whole messages: posted, replaced, shown to one person; in a plainer or shorter form where Slack wants that.
+
+chat.postMessage has no key against repeating. So each message carries `metadata` with the reply's id and the
+chunk's number; after a call whose outcome is unknown we look for it, and post again only if it is not there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from channels.base import Chunk, Flooded, Gone, Health, Lost, NotSent, Rejected, ReplyRef, SendError, Unknown
+from channels.slack.api import Api, ApiError
+from channels.slack.blocks import MAX_TEXT, payload, text_chunks
+from channels.slack.errors import ACCOUNT, FORM, send_error
+from channels.slack.pacing import Pace
+
+log = logging.getLogger("causeway.slack")
+
+EVENT = "causeway_reply"
+#: `Inbound.id` of a slash command begins so: its answer is for the person who gave it.
+COMMAND = "cmd-"
+#: Seconds after an unknown outcome before each look for the message.
+LOOKS = (0.5, 3.0)
+_LOOK_TIMEOUT = 10.0
+_SKEW = 10.0  # seconds between Slack's clock and ours
+_SHORTEST = 400
+_REMEMBERED = 2000
+_RESPONSE_LIFE = 29 * 60.0  # Slack: 30 minutes, 5 uses
+_RESPONSE_USES = 5
+_TS = re.compile(r"\d+\.\d+")
+#: No unfurling of what a model links, and no second reading of the text for names.
+_QUIET = {"unfurl_links": False, "unfurl_media": False, "link_names": False}
+
+
+@dataclass(slots=True)
+class Response:
+    """Where the answer to a slash command may go when the bot is not in the channel."""
+
+    url: str
+    until: float
+    uses: int = _RESPONSE_USES
+
+
+class Poster:
+    """Calls that show whole messages. `born`: when this process began (Unix seconds). `trouble` is what is
+    wrong with the account, as the last call said."""
+
+    def __init__(self, api: Api, pace: Pace, clock: Callable[[], float], born: float) -> None:
+        self._api, self._pace, self._clock, self._born = api, pace, clock, born
+        self.trouble: Health | None = None
+        self._unsure: OrderedDict[tuple[str, str], None] = OrderedDict()
+        self._pieces: OrderedDict[tuple[str, str], list[str]] = OrderedDict()
+        self._responses: OrderedDict[str, Response] = OrderedDict()
+
+    # -- posting -----------------------------------------------------------------------------------------
+
+    async def post(self, ref: ReplyRef, key: str, chunk: Chunk, **body: Any) -> str:
+        """A new message; returns its ts. `key` tells the messages of a reply apart; `body`: shown in
+        place of the chunk's own payload. Raises SendError."""
+        shared = {"metadata": metadata(ref, key), **_QUIET}
+
+        async def send(form: dict[str, Any]) -> str:
+            if (ref.id, key) in self._unsure:
+                try:
+                    found = await self._look(ref, key)
+                except ApiError as error:
+                    raise _unsettled(error) from None
+                if found:
+                    await self._update(ref, key, found, form)  # it may have grown since
+                    return found
+            await self._pace.turn(ref.address.chat)
+            try:
+                answer = await self.call("chat.postMessage", ref.address.chat, **where(ref), **shared, **form)
+            except ApiError as error:
+                if error.taken != "maybe":
+                    raise
+                return await self._settle(ref, key, error)
+            self._unsure.pop((ref.id, key), None)
+            return str(answer["ts"])
+
+        try:
+            return await self._forms([body] if body else _forms(chunk), send)
+        except _TooMuch:
+            if body:
+                raise
+            return await self._post_pieces(ref, key, chunk, 0)
+
+    async def _post_pieces(self, ref: ReplyRef, key: str, chunk: Chunk, start: int) -> str:
+        """A message that Slack calls too long goes as several, from number `start` on. Raises SendError."""
+        pieces = _shorter(chunk)
+        done = self._pieces.setdefault((ref.id, key), [])
+        _bound(self._pieces)
+        while len(done) < len(pieces) - start:
+            number = start + len(done)
+            done.append(await self.post(ref, f"{key}.{number}", pieces[number]))
+        self._pieces.pop((ref.id, key), None)
+        return done[0] if done else ""
+
+    async def update(self, ref: ReplyRef, key: str, ts: str, chunk: Chunk) -> None:
+        """Replace a message. What it cannot hold follows in the same thread. Raises SendError."""
+
+        async def send(body: dict[str, Any]) -> str:
+            await self._update(ref, key, ts, body)
+            return ts
+
+        try:
+            await self._forms(_forms(chunk), send)
+        except _TooMuch:
+            pieces = _shorter(chunk)
+            await self._forms(_forms(pieces[0]), send)
+            await self._post_pieces(ref, key, chunk, 1)
+
+    async def replace(self, ref: ReplyRef, ts: str, body: dict[str, Any]) -> None:
+        """Replace a message by these blocks and text. Raises SendError."""
+
+        async def send(body: dict[str, Any]) -> str:
+            await self._update(ref, "", ts, body)
+            return ts
+
+        await self._forms([body], send)
+
+    async def _update(self, ref: ReplyRef, key: str, ts: str, body: dict[str, Any]) -> None:
+        params = {"channel": ref.address.chat, "ts": ts, "parse": "none", "link_names": False, **body}
+        if key:
+            params["metadata"] = metadata(ref, key)
+        for attempt in (1, 2):
+            try:
+                await self.call("chat.update", **params)
+            except ApiError as error:
+                if error.error != "streaming_state_conflict" or attempt == 2:
+                    raise
+                # Left open by a process that ended, or its last call's outcome was unknown.
+                await self._end_stream(ref.address.chat, ts)
+            else:
+                return
+
+    async def _end_stream(self, chat: str, ts: str) -> None:
+        try:
+            await self.call("chat.stopStream", channel=chat, ts=ts)
+        except ApiError as error:
+            if error.taken != "refused" or error.error == "ratelimited":
+                raise
+            log.info("a stream that should be open: %s", error)
+
+    # -- one person --------------------------------------------------------------------------------------
+
+    def remember(self, inbound: str, url: str) -> None:
+        """The response address of a slash command, for 29 minutes; of the newest 2,000."""
+        if url:
+            self._responses[inbound] = Response(url, self._clock() + _RESPONSE_LIFE)
+            _bound(self._responses)
+
+    async def whisper(self, ref: ReplyRef, key: str, chunk: Chunk) -> str:
+        """A message that only `ref.person` sees; it cannot be changed later. In a direct chat an ordinary
+        one. Raises SendError."""
+
+        async def send(body: dict[str, Any]) -> str:
+            person = {"user": ref.person, "link_names": False}
+            answer = await self.call("chat.postEphemeral", ref.address.chat, **where(ref), **person, **body)
+            return str(answer["message_ts"])
+
+        try:
+            if ref.address.kind == "direct":
+                return await self.post(ref, key, chunk)
+            if not ref.person:
+                raise Gone("nobody is named whom this message is for")
+            return await self._forms(_forms(chunk), send)
+        except (Gone, Rejected):
+            response = self._responses.get(ref.to)
+            if response is None:
+                raise
+            return await self._respond(response, chunk)
+
+    async def _respond(self, response: Response, chunk: Chunk) -> str:
+        if response.uses <= 0 or self._clock() > response.until:
+            raise Rejected("the command's answer comes too late for Slack to show it")
+        response.uses -= 1
+        body = {"response_type": "ephemeral", "replace_original": False, **payload(chunk)}
+        try:
+            async with asyncio.timeout(_LOOK_TIMEOUT):
+                async with self._api.session.post(response.url, json=body) as answer:
+                    if answer.status != 200:
+                        raise Rejected(f"Slack did not take the command's answer (HTTP {answer.status})")
+        except TimeoutError:
+            raise Unknown("no answer in time to a command's answer") from None
+        except OSError as error:
+            raise NotSent(f"the command's answer could not be sent ({type(error).__name__})") from None
+        return "response"
+
+    # -- calls -------------------------------------------------------------------------------------------
+
+    async def call(self, method: str, chat: str = "", /, **params: Any) -> dict[str, Any]:
+        """One call, whose refusals leave their mark: a channel at rest, an account in trouble."""
+        if chat:
+            params["channel"] = chat
+        try:
+            answer = await self._api.call(method, **params)
+        except ApiError as error:
+            if error.error == "ratelimited" and chat:
+                self._pace.hold(chat, max(error.retry_after, 1.0))
+            if error.error in ACCOUNT:
+                what = f"missing scope {error.needed}" if error.needed else error.error
+                cure = "reinstall the app with the scopes of docs/slack-manifest.yaml and check bot_token"
+                self.trouble = Health(False, f"Slack refuses to show messages: {what}", cure)
+            raise
+        self.trouble = None
+        return answer
+
+    async def _forms(self, bodies: list[dict[str, Any]], send: Callable[[dict[str, Any]], Any]) -> str:
+        """The first of these forms that Slack takes. Raises SendError; Rejected of the last when none is."""
+        for last, body in ((body is bodies[-1], body) for body in bodies):
+            try:
+                return str(await send(body))
+            except ApiError as error:
+                if error.error in FORM and not last:
+                    log.warning("%s; sent plainer", error)
+                    continue
+                raise (_TooMuch(str(error)) if error.error in FORM else send_error(error)) from None
+        raise AssertionError("no form was given")
+
+    async def _settle(self, ref: ReplyRef, key: str, error: ApiError) -> str:
+        """Whether a post whose outcome is unknown was shown. Raises NotSent when it was not, else Unknown."""
+        self._unsure[ref.id, key] = None
+        _bound(self._unsure)
+        for pause in LOOKS:
+            await asyncio.sleep(pause)
+            try:
+                found = await self._look(ref, key)
+            except ApiError as failed:
+                raise _unsettled(failed) from None
+            if found:
+                return found
+        raise NotSent(f"{error}; Slack does not have the message")
+
+    async def take_up(self, ref: ReplyRef, key: str, chunk: Chunk) -> str:
+        """Go on in a message that the last process posted but could not write down; return its ts, "" when
+        there is none. Raises SendError."""
+        if not _TS.fullmatch(ref.to) or float(ref.to) > self._born + _SKEW:
+            return ""
+        try:
+            found = await self._look(ref, key)
+        except ApiError as error:
+            log.info("whether a reply was begun before the start is not known: %s", error)
+            return ""
+        if not found:
+            return ""
+        try:
+            await self.update(ref, key, found, chunk)
+        except Lost:
+            return ""
+        return found
+
+    async def _look(self, ref: ReplyRef, key: str) -> str:
+        """The ts of this message, or "". Raises ApiError."""
+        thread = ref.address.thread
+        method = "conversations.replies" if thread else "conversations.history"
+        params: dict[str, Any] = {"channel": ref.address.chat, "limit": 200, "include_all_metadata": True}
+        if thread:
+            params["ts"] = thread
+        if _TS.fullmatch(ref.to):
+            params["oldest"] = ref.to
+        found = await self._api.call(method, _LOOK_TIMEOUT, **params)
+        wanted = metadata(ref, key)
+        for message in found.get("messages") or ():
+            if message.get("metadata", {}).get("event_payload") == wanted["event_payload"]:
+                self._unsure.pop((ref.id, key), None)
+                return str(message["ts"])
+        return ""
+
+
+def _unsettled(error: ApiError) -> SendError:
+    """Looking for a message failed: later we can look again, unless we are not allowed to."""
+    log.info("an unknown outcome is not settled: %s", error)
+    if error.error == "ratelimited":
+        return Flooded(str(error), max(error.retry_after, 1.0))
+    return Unknown(str(error)) if error.taken == "refused" else NotSent(str(error))
+
+
+class _TooMuch(Rejected):
+    """Refused in every form: shorter pieces may be taken."""
+
+
+def where(ref: ReplyRef) -> dict[str, Any]:
+    return {"thread_ts": ref.address.thread} if ref.address.thread else {}
+
+
+def metadata(ref: ReplyRef, key: str) -> dict[str, Any]:
+    return {"event_type": EVENT, "event_payload": {"id": ref.id, "n": key}}
+
+
+def _forms(chunk: Chunk) -> list[dict[str, Any]]:
+    forms = [payload(chunk), payload(chunk, plain=True)]
+    return forms[:1] if forms[0] == forms[1] else forms
+
+
+def _shorter(chunk: Chunk) -> list[Chunk]:
+    """The same text in shorter chunks. Raises Rejected when it is short already."""
+    text = chunk.text + str(chunk.data.get("close") or "")
+    limit = min(len(text), MAX_TEXT) * 2 // 3
+    if limit < _SHORTEST:
+        raise Rejected("Slack refuses this message in every form")
+    return text_chunks(text, limit)
+
+
+def _bound(entries: OrderedDict[Any, Any]) -> None:
+    while len(entries) > _REMEMBERED:
+        entries.popitem(last=False)
