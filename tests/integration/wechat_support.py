@@ -15,11 +15,9 @@ from channels.base import Env, Inbound, NotSent, Outbound, OutFile, ReplyRef, Un
 from channels.wechat.channel import WechatChannel
 from channels.wechat.config import WechatConfig
 from channels.wechat.texts import TEXTS
-from tests.fakes.channel_env import MemoryState, until
-from tests.fakes.wechat import FakeWechat, PacedLoop, settings_for
+from tests.fakes.channel_env import MemoryState
+from tests.fakes.wechat import FakeWechat, IdleLoop, settings_for
 
-#: For conditions that are to come true while the loop's time flies.
-PATIENCE = 120.0
 Answer = Callable[[Inbound], Awaitable[str | Outbound | None]]
 
 
@@ -27,8 +25,15 @@ def words(key: str, language: str = "", /, **values: object) -> str:
     return TEXTS[key][1 if language.startswith("zh") else 0].format(**values)
 
 
+async def until(condition: Callable[[], object], seconds: float = 120.0) -> None:
+    """Wait, in the loop's time, until `condition()` is true."""
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.05)
+
+
 class Opener:
-    """`await opened(service=True, mode="safe", settings={...})` gives a running (fake, house); for `paced` tests."""
+    """For `paced` tests: `await opened(service=True, mode="safe", settings={...})` gives (fake, house)."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -40,12 +45,12 @@ class Opener:
         fake = await self.stack.enter_async_context(FakeWechat(**fake_settings))
         house = await self.stack.enter_async_context(House(self._folder, fake, **(settings or {})))
         if fake.service and house.settings.get("mode", "auto") != "passive":
-            await until(lambda: "rights" in house.state.values, PATIENCE)
+            await until(lambda: "rights" in house.state.values)
         return fake, house
 
 
 def paced(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Run an async test in a loop whose time flies; what its `opened` opened is closed at the end."""
+    """Run an async test in an `IdleLoop`; what its `opened` opened is closed at the end."""
 
     @functools.wraps(test)
     def run(**fixtures: Any) -> None:
@@ -57,7 +62,7 @@ def paced(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]
             async with opened.stack:
                 await test(**fixtures)
 
-        with asyncio.Runner(loop_factory=PacedLoop) as runner:
+        with asyncio.Runner(loop_factory=IdleLoop) as runner:
             runner.run(whole())
 
     return run
