@@ -42,6 +42,8 @@ MOST_AT_ONCE = 2000
 _LONGEST_PAUSE = 60.0
 _CALL_DEADLINE = 120.0
 _TYPING_DEADLINE = 5.0
+#: Seconds that a quick answer gets before it is shown growing: it then costs its platform one call.
+_FIRST_LOOK = 0.15
 _LAST_CALL = 5.0
 #: Longer text is rendered in a thread: dense Markdown costs about 2 ms a thousand characters.
 _LONG_TEXT = 8000
@@ -154,6 +156,7 @@ class LiveReply:
         self._open = stored is not None
         self._complete = stored is not None and stored.state == "complete"
         self._shown: dict[int, _Shown] = {}
+        self._passing: set[int] = set()
         for chunk in stored.chunks if stored else ():
             if chunk.state == "sent":
                 self._shown[chunk.n] = _Shown(chunk.message_id, None, final=False)
@@ -212,6 +215,8 @@ class LiveReply:
         clock, interval = self._delivery.clock, self._channel.limits.update_interval
         while not self._ending.is_set():
             await self._dirty.wait()
+            if not self._shown and not self._ending.is_set():
+                await self._pause(_FIRST_LOOK)
             pause = self._not_before - clock()
             if pause > 0 and not self._ending.is_set():
                 await self._pause(pause)
@@ -355,7 +360,8 @@ class LiveReply:
                     await self._retract(n, self._shown[n])
 
     async def _post(self, n: int, chunk: Chunk, final: bool) -> None:
-        await self._record(StoredChunk(n, "intent"))
+        if final or n not in self._passing:
+            await self._record(StoredChunk(n, "intent"))
         call = asyncio.ensure_future(self._channel.post(self.ref, n, chunk, final=final))
         try:
             async with asyncio.timeout(_CALL_DEADLINE):
@@ -379,7 +385,9 @@ class LiveReply:
             await self._record(StoredChunk(n, "unknown" if final else "intent"))
             return
         self._shown[n] = _Shown(message_id, chunk, final)
-        if message_id or final:
+        if not message_id and not final:
+            self._passing.add(n)  # a draft leaves no message: what is written down of it stays true
+        else:
             await self._record(StoredChunk(n, "sent", message_id))
 
     async def _edit(self, n: int, shown: _Shown, chunk: Chunk, final: bool) -> None:

@@ -7,7 +7,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -209,7 +209,12 @@ class Runner:
             return
         if words:
             self._batch[0] = replace(self._batch[0], inbound=replace(inbound, text=words))
-        await self._finish(live, await self._work(run, live, language))
+        try:
+            outbound = await self._work(run, live, language)
+        except asyncio.CancelledError:
+            await live.park()  # also when the bridge stops between the end of the run and its delivery
+            raise
+        await self._finish(live, outbound)
         log.info("answered")
 
     async def _finish(self, live: LiveReply, outbound: Outbound) -> None:
@@ -234,7 +239,8 @@ class Runner:
             return text("new.done", language), ""
         if command.name == "resource":
             folder = self.office.folder(self.session)
-            attached = await attach(self.office.offers, command.argument, folder, language)
+            there = self._there(inbound)
+            attached = await attach(self.office.offers, command.argument, folder, language, there)
             if attached.content:
                 await self.agent.attach(attached.content)
             return attached.notice, ""
@@ -243,8 +249,15 @@ class Runner:
         if command.name == "skill":
             return await self._skill(command.argument, language)
         ask = self._ask(ref, inbound)
-        prepared = await prepare(self.office.offers, command.argument, ask, language)
+        there = self._there(inbound)
+        prepared = await prepare(self.office.offers, command.argument, ask, language, there)
         return prepared.notice, prepared.words
+
+    def _there(self, inbound: Inbound) -> Callable[[str], bool]:
+        """Whether an MCP server is mounted for a message's person."""
+        caller = self._caller_of(inbound)
+        mounted = self.office.notes.mounted(self.session, self.office.clock())
+        return lambda server: self.office.offers.is_mounted(server, caller, mounted)
 
     async def _clear(self) -> None:
         await self.agent.clear()
@@ -359,8 +372,9 @@ class Runner:
         context = head.context
         if not context and head.address.thread is not None and not await self.agent.entries():
             context = await self._earlier(head)
+        earlier = seed(context, shared=head.address.kind != "direct")
         self._heard = mark
-        return Turn(run, caller, words, part.images, seed(context), messages=part.messages)
+        return Turn(run, caller, words, part.images, earlier, messages=part.messages)
 
     async def _earlier(self, head: Inbound) -> tuple[ContextMessage, ...]:
         channel = self.office.channels[head.address.channel]
@@ -423,6 +437,8 @@ class Runner:
                     continue
                 if one.run not in (None, run) or _is_command(one):
                     break
+                if one.inbound.address != self._batch[0].inbound.address:
+                    break  # it is answered where it was written
                 fresh.append(one)
             if fresh:
                 await self.office.store.take([one.seq for one in (self._batch[0], *fresh)], run)

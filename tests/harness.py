@@ -168,7 +168,7 @@ class Process:
             await self.kill()
 
 
-async def say_by_api(bridge: Process, text: str, session: str = "s1") -> str:
+async def say_by_api(bridge: Process | App, text: str, session: str = "s1") -> str:
     """What the bridge answers over its API, as raw JSON; a broken connection's words when there is none."""
     body = {"model": "causeway", "user": session, "messages": [{"role": "user", "content": text}]}
     async with aiohttp.ClientSession() as client:
