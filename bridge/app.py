@@ -20,7 +20,7 @@ from agent.models.transcription import Transcriber
 from agent.tools.base import Role
 from agent.tools.masking import Masker
 from agent.turn import AgentSettings
-from bridge import house_admin, mcp_admin, wiring
+from bridge import console, house_admin, mcp_admin, wiring
 from bridge.commands import NAMES
 from bridge.config import Config, secret_variables
 from bridge.environment import Environment
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from bridge.access import Access
     from bridge.approvals import Approvals
     from bridge.delivery import Delivery
+    from bridge.doorbell import Doorbell
     from bridge.ledger import Ledger
     from bridge.maintenance import Maintenance
     from bridge.mcp_login import McpLogin
@@ -89,6 +90,7 @@ class App:
     prompt: SystemPrompt
     access: Access
     pairing: Pairing
+    doorbell: Doorbell
     delivery: Delivery
     approvals: Approvals
     ledger: Ledger
@@ -148,7 +150,7 @@ class App:
         wiring.agents_side(self)
         wiring.open_channels(self)
         wiring.bridge_side(self)
-        for part in (self.notes, self.pairing, self.approvals, self.ledger):
+        for part in (self.notes, self.pairing, self.doorbell, self.approvals, self.ledger):
             await part.load()
         self.counts.load(await self.store.channel_state(COUNTS_SCOPE).get(COUNTS_KEY))
         await asyncio.gather(self._resolve_model(), self.refresh_skills(), self.tools.start())
@@ -213,7 +215,7 @@ class App:
             server.port,
             guard,
             self.channels,
-            guarded=[*mcp_admin.routes(self), *house_admin.routes(self)],
+            guarded=[*mcp_admin.routes(self), *house_admin.routes(self), *console.routes(self)],
             public=self.login.routes(),
         )
         await self.server.start()
@@ -244,12 +246,12 @@ class App:
         """Where channels deliver pressed buttons; the words are for the person who pressed."""
         await self._recovered.wait()
         said = await self.approvals.press(press)
+        if said is None:
+            said = await self.doorbell.press(press)
         return said if said is not None else text("approval.gone", press.sender.language)
 
     def mounted(self, session: str) -> frozenset[str]:
-        mounts = self.notes.mounts(session)
-        now = self.clock() if mounts else 0.0
-        return frozenset(name for name, until in mounts.items() if until > now)
+        return self.notes.mounted(session, self.clock())
 
     async def forget_session(self, session: str) -> None:
         """End what a session does and delete what it has said. Its files are the caller's to delete."""
@@ -366,6 +368,7 @@ class App:
         if hasattr(self, "sessions"):
             await self._each("pause")
             await self.maintenance.stop()
+            await self.doorbell.stop()
             await self.sessions.stop(grace)
             await self.delivery.stop(min(grace, 5.0))
             try:

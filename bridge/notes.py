@@ -62,6 +62,10 @@ class Notes:
         kept = self.get("mount", session)
         return cast("dict[str, float]", kept) if isinstance(kept, dict) else {}
 
+    def mounted(self, session: str, now: float) -> frozenset[str]:
+        """The servers that are mounted in a session now."""
+        return frozenset(name for name, until in self.mounts(session).items() if until > now)
+
     async def moved(self, channel: str, old: str, new: str) -> None:
         """A chat has a new id; its sessions and settings stay under the one it had at first."""
         home = self.homes.get((channel, old), old)

@@ -7,7 +7,10 @@ mistaken for one another.
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import secrets
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Literal
@@ -18,10 +21,15 @@ from bridge.approvals import CLEAR
 from bridge.store.base import Store
 from channels.base import Address, Inbound
 
+log = logging.getLogger("causeway.pairing")
+
 LENGTH = 8
 SECONDS = 3600.0
 INVITE_SECONDS = 24 * 3600.0
 MOST_WAITING = 3
+#: Invitations that a person may try in an hour.
+MOST_TRIES = 5
+_REMEMBERED = 10_000
 #: The same person is told their code again at most so often, in seconds.
 _AGAIN = 60.0
 _REQUESTS, _INVITES, GRANTS = "pairing", "invite", "grant"
@@ -60,6 +68,8 @@ class Pairing:
         self._store = store
         self._grants = grants
         self._clock = clock
+        self._one_by_one = asyncio.Lock()  # a code works once, also for two who send it at the same moment
+        self._tries: OrderedDict[tuple[str, str], deque[float]] = OrderedDict()
 
     async def load(self) -> None:
         """Bring the grants into memory; also later, when another process may have given some."""
@@ -95,6 +105,10 @@ class Pairing:
         await self._store.put_setting(_REQUESTS, request.code, asdict(request))
         return "new", request.code
 
+    async def request(self, code: str) -> Request | None:
+        """The request of a code, while it waits."""
+        return next((one for one in await self.waiting() if one.code == clean(code)), None)
+
     async def approve(self, code: str, by: str, role: Role | None = None) -> tuple[Request, Role] | None:
         """Let the person of a request in; None when there is no such request (any more). Without a `role`
         they become a member."""
@@ -109,10 +123,11 @@ class Pairing:
         return await self._take(code)
 
     async def _take(self, code: str) -> Request | None:
-        found = next((one for one in await self.waiting() if one.code == clean(code)), None)
-        if found is not None:
-            await self._store.put_setting(_REQUESTS, found.code, None)
-        return found
+        async with self._one_by_one:
+            found = await self.request(code)
+            if found is not None:
+                await self._store.put_setting(_REQUESTS, found.code, None)
+            return found
 
     async def grant(self, channel: str, person: str, role: Role, by: str) -> None:
         value = {"role": role, "by": by, "at": self._clock()}
@@ -134,16 +149,32 @@ class Pairing:
         return invite.code
 
     async def accept(self, code: str, inbound: Inbound) -> Role | None:
-        """`/start CODE`: the role that the invitation gave; None when it is not valid here."""
-        stored = await self._store.get_setting(_INVITES, clean(code))
-        invite = Invite(**stored) if isinstance(stored, dict) else None
-        if invite is None or invite.channel != inbound.address.channel:
+        """`/start CODE`: the role that the invitation gave; None when it is not valid here, or when this
+        person has tried too many codes."""
+        if not self._may_try(inbound.address.channel, inbound.sender.id):
+            log.warning("%s tries codes; no more of them are looked at for now", inbound.sender.id)
             return None
-        await self._store.put_setting(_INVITES, invite.code, None)
+        async with self._one_by_one:
+            stored = await self._store.get_setting(_INVITES, clean(code))
+            invite = Invite(**stored) if isinstance(stored, dict) else None
+            if invite is None or invite.channel != inbound.address.channel:
+                return None
+            await self._store.put_setting(_INVITES, invite.code, None)
         if self._clock() - invite.at > INVITE_SECONDS:
             return None
         await self.grant(invite.channel, inbound.sender.id, invite.role, "invitation")
         return invite.role
+
+    def _may_try(self, channel: str, person: str) -> bool:
+        """Count a try of a code; whether it may be looked at."""
+        tries = self._tries.setdefault((channel, person), deque(maxlen=MOST_TRIES))
+        self._tries.move_to_end((channel, person))
+        if len(self._tries) > _REMEMBERED:
+            self._tries.popitem(last=False)
+        if len(tries) == MOST_TRIES and self._clock() - tries[0] < SECONDS:
+            return False
+        tries.append(self._clock())
+        return True
 
 
 def has_admin(access: Access, channel: str) -> bool:

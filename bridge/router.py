@@ -15,6 +15,7 @@ from bridge.access import Access, Verdict
 from bridge.addressing import Answer, Meant, meant
 from bridge.commands import Command, Commands, parse, suggestion
 from bridge.delivery import Delivery
+from bridge.doorbell import Doorbell
 from bridge.ledger import Ledger, Over
 from bridge.log import current_message, message_id
 from bridge.notes import Notes, place
@@ -64,6 +65,7 @@ class Router:
         *,
         notes: Notes,
         pairing: Pairing,
+        doorbell: Doorbell,
         overheard: Overheard,
         ledger: Ledger,
     ) -> None:
@@ -75,6 +77,7 @@ class Router:
         self._cap = inbox_cap
         self._notes = notes
         self._pairing = pairing
+        self._doorbell = doorbell
         self._overheard = overheard
         self._ledger = ledger
         self._told: OrderedDict[tuple[str, str], None] = OrderedDict()
@@ -115,6 +118,14 @@ class Router:
 
     async def _allowed(self, arrived: _Arrived) -> None:
         inbound, session = arrived.inbound, arrived.session
+        channel = self._channel(inbound)
+        if arrived.verdict.admin and inbound.address.kind == "direct" and not (channel and channel.local):
+            await self._doorbell.seen(inbound)
+        if self._bot_loop(session, inbound):
+            log.warning("session %s: %d messages of bots in a row; no answer until a person writes", session,
+                        MOST_BOT_TURNS)  # fmt: skip
+            await self._silent(inbound)
+            return
         command = parse(inbound.text)
         asked = self._sessions.questions.waits_for(session, inbound)
         if asked and (command is None or (command.name in ("approve", "deny") and not command.argument)):
@@ -125,11 +136,6 @@ class Router:
             return
         if command is None and (near := suggestion(inbound.text)) is not None:
             await self._say(arrived, text("command.near", arrived.language, name=near))
-            return
-        if self._bot_loop(session, inbound):
-            log.warning("session %s: %d messages of bots in a row; no answer until a person writes", session,
-                        MOST_BOT_TURNS)  # fmt: skip
-            await self._silent(inbound)
             return
         address = inbound.address
         over = self._ledger.admit(address.channel, address.chat, inbound.sender.id)
@@ -298,6 +304,8 @@ class Router:
             channel,
             code,
         )
+        if what == "new" and (request := await self._pairing.request(code)) is not None:
+            self._doorbell.ring(request)
         words = text("pairing.code", language, code=code, id=inbound.sender.id, channel=channel)
         await self._say(arrived, words, private=True)
 

@@ -149,6 +149,13 @@ TEXTS: dict[str, tuple[str, str]] = {
         "Whoever writes `/start {code}` to me within a day is let in as {role}. It works once.",
         "一天内对我发送 `/start {code}` 的人将以{role}身份加入,仅可使用一次。",
     ),
+    "doorbell.asks": (
+        "🔔 {name} (id {id}) asks to talk to me. Let them in? (`/approve {code}` or `/deny {code}` do the same.)",
+        "🔔 {name}(ID {id})请求使用我。是否批准?(也可用 `/approve {code}` 或 `/deny {code}`)",
+    ),
+    "doorbell.member": ("As a member", "批准为成员"),
+    "doorbell.guest": ("As a guest", "批准为访客"),
+    "doorbell.deny": ("No", "拒绝"),
     # -- mounting
     "mount.now": ("Servers that can be mounted here: {names}.", "可挂载的服务器:{names}。"),
     "mount.left": ("mounted, {minutes} min left", "已挂载,剩余 {minutes} 分钟"),

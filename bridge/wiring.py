@@ -21,6 +21,7 @@ from bridge.approvals import Approvals
 from bridge.commands import Board, Commands
 from bridge.config import Config
 from bridge.delivery import Delivery
+from bridge.doorbell import Doorbell
 from bridge.house import House
 from bridge.ledger import Ledger
 from bridge.maintenance import Chore, Maintenance
@@ -120,6 +121,7 @@ def bridge_side(app: App) -> None:
         homes=app.notes.homes,
     )
     app.pairing = Pairing(app.store, grants, app.clock)
+    app.doorbell = Doorbell(app.store, app.channels, app.access, app.pairing, app.welcome)
     app.delivery = Delivery(app.store, app.channels, clock=time.monotonic)
     app.approvals = Approvals(
         app.store,
@@ -175,6 +177,7 @@ def bridge_side(app: App) -> None:
         sessions.inbox_cap,
         notes=app.notes,
         pairing=app.pairing,
+        doorbell=app.doorbell,
         overheard=app.overheard,
         ledger=app.ledger,
     )

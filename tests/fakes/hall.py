@@ -25,6 +25,7 @@ from bridge.access import Access, AccessRule
 from bridge.approvals import Approvals
 from bridge.commands import Board, Commands
 from bridge.delivery import Delivery
+from bridge.doorbell import Doorbell
 from bridge.house import House
 from bridge.ledger import Ledger, UseLimits
 from bridge.notes import BusyMode, Notes
@@ -141,6 +142,7 @@ class Hall:
         async def nothing(*_: object) -> None:
             return None
 
+        self.doorbell = Doorbell(self.store, channels, access, pairing, nothing)
         house = House(
             store=self.store,
             notes=notes,
@@ -164,15 +166,17 @@ class Hall:
             self.cap,
             notes=notes,
             pairing=pairing,
+            doorbell=self.doorbell,
             overheard=overheard,
             ledger=ledger,
         )
-        for part in (notes, pairing, self.approvals, ledger):
+        for part in (notes, pairing, self.doorbell, self.approvals, ledger):
             await part.load()
         await self.sessions.recover()
         return self
 
     async def stop(self, grace: float = 5.0) -> None:
+        await self.doorbell.stop()
         await self.sessions.stop(grace)
         await self.delivery.stop(grace)
         await self.tools.stop()

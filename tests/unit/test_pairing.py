@@ -10,9 +10,10 @@ from bridge.access import AccessRule
 from bridge.approvals import CLEAR
 from bridge.ledger import UseLimits
 from bridge.pairing import INVITE_SECONDS, LENGTH, MOST_WAITING, SECONDS
-from channels.base import Address, Sender
+from channels.base import Address, Press, Sender
 from tests.fakes.channel import message
 from tests.fakes.hall import Hall, echo
+from tests.unit.test_approvals import ButtonRoom
 
 Halls = Callable[..., Hall]
 
@@ -199,3 +200,24 @@ async def test_a_group_gets_no_pairing_code(halls: Halls) -> None:
     inbound = replace(message("x", "g1"), address=Address("room", "g1", "group"), addressed=False)
     await hall.router.receive(inbound)
     assert len(hall.seen("g1")) == 1
+
+
+async def test_admins_are_told_in_their_chat_and_let_people_in_with_a_button(halls: Halls) -> None:
+    room = ButtonRoom()
+    hall = await halls(echo, rules=rules(), room=room).start()
+    await by(hall, "root", "hello")
+    await room.until(lambda: "re: hello" in hall.seen("root"))
+    await hall.stop()
+    room = ButtonRoom()
+    hall = await halls(echo, rules=rules(), room=room).start()
+    await by(hall, "ann", "hi")
+    await room.until(lambda: bool(room.cards))
+    ref, question, choices = room.cards[0]
+    assert ref.address.chat == "root"
+    assert "Ann (id ann)" in question
+    assert all(len(choice.id) <= 40 for choice in choices)
+    for who, said in (("ann", "Only an admin"), ("root", "Ann is let in as member"), ("root", "no request")):
+        press = Press(Address("room", who), Sender(who, who, language="en"), choices[0].id, "card1")
+        assert said in str(await hall.doorbell.press(press))
+    assert "let in" in room.settled["card1"]
+    assert hall.grants.role("room", "ann") == "member"
