@@ -7,7 +7,7 @@ import itertools
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from agent.agent import Agent
 from agent.models.base import Request
@@ -27,6 +27,7 @@ from bridge.commands import Board, Commands
 from bridge.delivery import Delivery
 from bridge.doorbell import Doorbell
 from bridge.house import House
+from bridge.keys import Scope
 from bridge.ledger import Ledger, UseLimits
 from bridge.notes import BusyMode, Notes
 from bridge.overheard import Overheard
@@ -35,7 +36,7 @@ from bridge.questions import Questions
 from bridge.router import Router
 from bridge.sessions import Office, SessionLimits, Sessions
 from bridge.store.sqlite import SqliteStore
-from channels.base import Address, Inbound, Limits, Sender
+from channels.base import Address, ChatKind, Inbound, Limits, Sender
 from tests.fakes.channel import Room, RoomConfig, message
 from tests.fakes.scripted import Answer, Scripted, last_user, says
 
@@ -62,6 +63,8 @@ class Hall:
         self.policy: tuple[PolicyRule, ...] = ()
         self.more_tools: tuple[Tool, ...] = ()
         self.debounce = 0.0
+        self.reset: Literal["never", "daily", "idle"] = "never"
+        self.scopes: dict[ChatKind, Scope] = {"direct": "thread", "group": "thread", "channel": "thread"}
         self.wait = 600.0
         self.clock: Callable[[], float] = time.time
 
@@ -119,7 +122,15 @@ class Hall:
                 counts=self.counts,
                 clock=self.clock,
             ),
-            SessionLimits(idle=self.idle, busy=self.busy, debounce=self.debounce, album=0.05),
+            SessionLimits(
+                idle=self.idle,
+                busy=self.busy,
+                debounce=self.debounce,
+                album=0.05,
+                reset=self.reset,
+                scopes=self.scopes,
+                chat_running=self.limits.chat_runs,
+            ),
         )
 
         async def no_messages(session: str) -> int:
