@@ -15,7 +15,7 @@ from channels.slack.dialects import escape
 from channels.slack.mrkdwn_in import Names, channels_in, readable, users_in
 from channels.slack.people import People
 from channels.slack.people import Person as Known
-from channels.slack.posting import COMMAND
+from channels.slack.posting import COMMAND, EVENT
 
 if TYPE_CHECKING:
     from channels.slack.sending import Sender
@@ -140,6 +140,7 @@ class Cards:
                 thread_ts=about["thread"],
                 text=escape(shown)[:_MAX_QUESTION],
                 unfurl_links=False,
+                metadata={"event_type": EVENT, "event_payload": {"id": SHORTCUT}},
             )
         except ApiError as error:
             log.info("a question by the shortcut cannot be asked: %s", error)

@@ -18,6 +18,7 @@ from channels.base import Chunk, Flooded, Gone, Health, Lost, NotSent, Rejected,
 from channels.slack.api import Api, ApiError
 from channels.slack.blocks import MAX_TEXT, payload, text_chunks
 from channels.slack.errors import ACCOUNT, FORM, send_error
+from channels.slack.inbound import Identity
 from channels.slack.pacing import Pace
 
 log = logging.getLogger("causeway.slack")
@@ -51,8 +52,8 @@ class Poster:
     """Calls that show whole messages. `born`: when this process began (Unix seconds). `trouble` is what is
     wrong with the account, as the last call said."""
 
-    def __init__(self, api: Api, pace: Pace, clock: Callable[[], float], born: float) -> None:
-        self._api, self._pace, self._clock, self._born = api, pace, clock, born
+    def __init__(self, api: Api, me: Identity, pace: Pace, clock: Callable[[], float], born: float) -> None:
+        self._api, self._me, self._pace, self._clock, self._born = api, me, pace, clock, born
         self.trouble: Health | None = None
         self._unsure: OrderedDict[tuple[str, str], None] = OrderedDict()
         self._pieces: OrderedDict[tuple[str, str], list[str]] = OrderedDict()
@@ -224,10 +225,14 @@ class Poster:
                 raise (_TooMuch(str(error)) if error.error in FORM else send_error(error)) from None
         raise AssertionError("no form was given")
 
-    async def _settle(self, ref: ReplyRef, key: str, error: ApiError) -> str:
-        """Whether a post whose outcome is unknown was shown. Raises NotSent when it was not, else Unknown."""
+    def doubt(self, ref: ReplyRef, key: str) -> None:
+        """Whether this message was shown is not known: look before it is shown (again)."""
         self._unsure[ref.id, key] = None
         _bound(self._unsure)
+
+    async def _settle(self, ref: ReplyRef, key: str, error: ApiError) -> str:
+        """Whether a post whose outcome is unknown was shown. Raises NotSent when it was not, else Unknown."""
+        self.doubt(ref, key)
         for pause in LOOKS:
             await asyncio.sleep(pause)
             try:
@@ -239,13 +244,16 @@ class Poster:
         raise NotSent(f"{error}; Slack does not have the message")
 
     async def take_up(self, ref: ReplyRef, key: str, chunk: Chunk) -> str:
-        """Go on in a message that the last process posted but could not write down; return its ts, "" when
-        there is none. Raises SendError."""
-        if not _TS.fullmatch(ref.to) or float(ref.to) > self._born + _SKEW:
+        """Go on in a message that is there though nobody wrote it down: the last process ended too early, or
+        a call's outcome is unknown. Returns its ts, "" when there is none. Raises SendError."""
+        doubted = (ref.id, key) in self._unsure
+        if not doubted and not (_TS.fullmatch(ref.to) and float(ref.to) < self._born + _SKEW):
             return ""
         try:
             found = await self._look(ref, key)
         except ApiError as error:
+            if doubted:
+                raise _unsettled(error) from None
             log.info("whether a reply was begun before the start is not known: %s", error)
             return ""
         if not found:
@@ -257,7 +265,11 @@ class Poster:
         return found
 
     async def _look(self, ref: ReplyRef, key: str) -> str:
-        """The ts of this message, or "". Raises ApiError."""
+        """The ts of this message, or "". Raises ApiError.
+
+        A stream gets its metadata at its end only. In a thread one reply follows the other, so a message of
+        ours without metadata after the question is this reply's stream, left open.
+        """
         thread = ref.address.thread
         method = "conversations.replies" if thread else "conversations.history"
         params: dict[str, Any] = {"channel": ref.address.chat, "limit": 200, "include_all_metadata": True}
@@ -266,11 +278,16 @@ class Poster:
         if _TS.fullmatch(ref.to):
             params["oldest"] = ref.to
         found = await self._api.call(method, _LOOK_TIMEOUT, **params)
-        wanted = metadata(ref, key)
-        for message in found.get("messages") or ():
-            if message.get("metadata", {}).get("event_payload") == wanted["event_payload"]:
-                self._unsure.pop((ref.id, key), None)
-                return str(message["ts"])
+        messages = [m for m in found.get("messages") or () if isinstance(m, dict)]
+        payloads = [(m.get("metadata") or {}).get("event_payload") or {} for m in messages]
+        wanted = metadata(ref, key)["event_payload"]
+        match = next((m for m, payload in zip(messages, payloads, strict=True) if payload == wanted), None)
+        if match is None and thread and (key == "0" or any(p.get("id") == ref.id for p in payloads)):
+            ours = (m for m in messages if m.get("user") == self._me.user and not m.get("files"))
+            match = next((m for m in ours if not m.get("metadata")), None)
+        if match is not None:
+            self._unsure.pop((ref.id, key), None)
+            return str(match["ts"])
         return ""
 
 

@@ -83,7 +83,7 @@ class Sender:
         self._clock = clock
         self.pace = Pace(clock, rate)
         self._signs = Signs(api)
-        self.poster = Poster(api, self.pace, clock, env.clock())
+        self.poster = Poster(api, me, self.pace, clock, env.clock())
         self._updates = Bucket(UPDATES, 10, clock)
         self._appends = Bucket(APPENDS, 20, clock)
         self._starts = Bucket(STARTS, 10, clock)
@@ -128,7 +128,7 @@ class Sender:
             ts = await self._adopt(ref, reply, chunk, final) if n == 0 else ""
             ts = ts or await self.poster.take_up(ref, str(n), chunk)
             if not ts and not final:
-                ts = await self._begin(ref, reply, chunk)
+                ts = await self._begin(ref, reply, n, chunk)
             if not ts:
                 ts = await self.poster.post(ref, str(n), chunk)
             reply.posted, reply.status = True, False
@@ -164,12 +164,12 @@ class Sender:
 
     # -- streams -----------------------------------------------------------------------------------------
 
-    async def _begin(self, ref: ReplyRef, reply: _Reply, chunk: Chunk) -> str:
+    async def _begin(self, ref: ReplyRef, reply: _Reply, n: int, chunk: Chunk) -> str:
         """Start a stream with what is there of a chunk; "" where it has to be posted."""
         end = joint(chunk.text, int(chunk.data.get("steady", 0)))
         if chunk.data.get("form") != "markdown" or not end or not self._may_stream(ref):
             return ""
-        stream = await self._start_stream(ref, reply, chunk.text[:end])
+        stream = await self._start_stream(ref, reply, chunk.text[:end], str(n))
         if stream is None:
             return ""
         reply.stream = stream
@@ -181,7 +181,7 @@ class Sender:
             return False
         return not self._no_streams & {"*", ref.address.chat} and not self._starts.wait()
 
-    async def _start_stream(self, ref: ReplyRef, reply: _Reply, text: str) -> Stream | None:
+    async def _start_stream(self, ref: ReplyRef, reply: _Reply, text: str, key: str = "0") -> Stream | None:
         """None: this one is to be posted. Raises Unknown when a stream may have begun."""
         cards = reply.tasks.take()
         chunks = [*cards, *([{"type": "markdown_text", "text": text}] if text else [])]
@@ -200,6 +200,7 @@ class Sender:
         except ApiError as error:
             reply.tasks.again(cards)
             if error.taken == "maybe":
+                self.poster.doubt(ref, key)
                 raise send_error(error) from None
             if error.error == "ratelimited":
                 self._starts.drain(max(error.retry_after, 1.0))
