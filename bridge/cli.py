@@ -1,9 +1,10 @@
-"""The command line: `causeway run`, `chat`, `config check`, `mcp …`, `skills …`."""
+"""The command line: `causeway run`, `init`, `chat`, `doctor`, `pair …`, `sessions …`, `mcp …` and so on."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
 import os
 import signal
 import sys
@@ -12,7 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bridge import cli_skills
+from bridge import cli_init, cli_people, cli_skills, doctor
 from bridge.cli_mcp import add_parsers as add_mcp_parsers
 from bridge.config import Config, ConfigError, load_config
 
@@ -44,6 +45,11 @@ def parser() -> argparse.ArgumentParser:
     config.add_parser("check", parents=[common], help="say whether the configuration is right")
     add_mcp_parsers(commands, common)
     cli_skills.add_parser(commands, common)
+    spoken = argparse.ArgumentParser(add_help=False)
+    spoken.add_argument("--language", choices=("en", "zh"), help="of what is said (default: by the locale)")
+    cli_init.add_parser(commands, [common, spoken])
+    doctor.add_parser(commands, [common, spoken])
+    cli_people.add_parsers(commands, [common, spoken])
     return top
 
 
@@ -54,7 +60,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments.insert(0, "run")
     options = parser().parse_args(arguments)
     try:
+        if options.command in ("init", "doctor"):  # they deal with a faulty configuration themselves
+            logging.getLogger("causeway").setLevel(logging.CRITICAL)
+            return {"init": cli_init.run, "doctor": doctor.run}[options.command](options, os.environ)
         config = load_config(options.config, os.environ)
+    except KeyboardInterrupt:
+        return 130
     except ConfigError as error:
         print(error, file=sys.stderr)
         return 1
@@ -64,6 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "config": _config_check,
         "mcp": _mcp,
         "skills": _skills,
+        **dict.fromkeys(("pair", "sessions", "usage", "audit"), _people),
     }
     try:
         code = asyncio.run(actions[options.command](config, options))
@@ -178,6 +190,10 @@ async def _mcp(config: Config, options: argparse.Namespace) -> int:
 async def _skills(config: Config, options: argparse.Namespace) -> int:
     _set_up_logs(config, "error")
     return await cli_skills.run(config, options)
+
+
+async def _people(config: Config, options: argparse.Namespace) -> int:
+    return await cli_people.run(config, options, _set_up_logs(config, "error"))
 
 
 if __name__ == "__main__":

@@ -126,6 +126,8 @@ class Router:
                         MOST_BOT_TURNS)  # fmt: skip
             await self._silent(inbound)
             return
+        if not arrived.verdict.admin and await self._invited(arrived):
+            return
         command = parse(inbound.text)
         asked = self._sessions.questions.waits_for(session, inbound)
         if asked and (command is None or (command.name in ("approve", "deny") and not command.argument)):
@@ -262,18 +264,29 @@ class Router:
 
     # -- people who are not known ----------------------------------------------------------------------
 
-    async def _stranger(self, arrived: _Arrived) -> None:
+    async def _invited(self, arrived: _Arrived) -> bool:
+        """`/start CODE` with an invitation: its person gets what it gives. Whether it was one."""
         inbound, language = arrived.inbound, arrived.language
-        direct = inbound.address.kind == "direct"
         command = parse(inbound.text)
-        if direct and command is not None and command.name == "start" and command.argument:
-            role = await self._pairing.accept(command.argument, inbound)
-            if role is not None:
-                log.info("%s was let in by an invitation, as %s", inbound.sender.id, role)
-                await self._say(
-                    arrived, text("pairing.welcome", language, role=text(f"role.{role}", language))
-                )
-                return
+        if (
+            inbound.address.kind != "direct"
+            or command is None
+            or command.name != "start"
+            or not command.argument
+        ):
+            return False
+        role = await self._pairing.accept(command.argument, inbound)
+        if role is None:
+            return False
+        log.info("%s was let in by an invitation, as %s", inbound.sender.id, role)
+        await self._say(arrived, text("pairing.welcome", language, role=text(f"role.{role}", language)))
+        return True
+
+    async def _stranger(self, arrived: _Arrived) -> None:
+        inbound = arrived.inbound
+        direct = inbound.address.kind == "direct"
+        if await self._invited(arrived):
+            return
         if arrived.verdict.kind == "pairing":
             await self._pair(arrived)
             return

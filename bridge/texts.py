@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from bridge.texts_cli import TEXTS as _CLI
 from bridge.texts_people import TEXTS as _PEOPLE
 
 _TEXTS: dict[str, tuple[str, str]] = {
@@ -433,6 +434,7 @@ _TEXTS: dict[str, tuple[str, str]] = {
 
 
 _TEXTS.update(_PEOPLE)
+_TEXTS.update(_CLI)
 
 
 def language_of(tag: str, text: str = "") -> str:

@@ -200,11 +200,16 @@ def _is_hangul_part(left: str, right: str) -> bool:
 # -- Markdown ----------------------------------------------------------------------------------------
 
 
+_CLOSERS = frozenset(":;.,!?)]}>%\"'”’»…`*~")
+_OPENERS = frozenset("\"'“‘«`[*~")
+
+
 class _CjkStateInline(StateInline):
     """CommonMark's emphasis rule looks for spaces, which Chinese and Japanese do not write.
 
     `**注意：**后面` stays literal under the rule of the specification (0.31, "delimiter runs"). Where a
-    run of `*` or `~` touches a wide character, it opens and closes wherever no space forbids it.
+    run of `*` or `~` touches a wide character, it opens and closes wherever no space forbids it. Two or
+    more of them also do beside a word when a mark stands on the other side: `**Status:**OK`.
     """
 
     def scanDelims(self, start: int, canSplitWord: bool) -> Scanned:  # noqa: N802, N803 - the parser's names
@@ -214,9 +219,13 @@ class _CjkStateInline(StateInline):
         after = start + scanned.length
         left = self.src[start - 1] if start > 0 else " "
         right = self.src[after] if after < self.posMax else " "
-        if not (_sets_tight(left) or _sets_tight(right)):
-            return scanned
-        return Scanned(not right.isspace(), not left.isspace(), scanned.length)
+        if _sets_tight(left) or _sets_tight(right):
+            return Scanned(not right.isspace(), not left.isspace(), scanned.length)
+        if scanned.length < 2:
+            return scanned  # 2*(3+4)*5 is arithmetic
+        opens = scanned.can_open or (left.isalnum() and right in _OPENERS)
+        closes = scanned.can_close or (right.isalnum() and left in _CLOSERS)
+        return Scanned(opens, closes, scanned.length)
 
 
 class _CjkParserInline(ParserInline):

@@ -1,4 +1,5 @@
-"""What the bridge keeps on disk, as protocols. SQLite (`sqlite.py`) is the default; Redis comes later.
+"""What the bridge keeps, as protocols. SQLite (`sqlite.py`) is the default; Redis (`redis.py`) serves many
+processes.
 
 Every write is committed when its call returns, and is all or nothing. No call blocks the event loop.
 Raises StoreError when the store cannot do its work (disk full, file damaged); a store that is merely
@@ -7,6 +8,7 @@ busy waits.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -15,8 +17,48 @@ from agent.history import HistoryStore
 from channels.base import ChannelState, Inbound, Json
 
 
+#: How long a message id is remembered, in seconds; longer than any platform repeats a delivery (Telegram: 24 h).
+SEEN_SECONDS = 14 * 86_400
+#: How long a reply is kept after its end.
+REPLY_SECONDS = 2 * 86_400
+#: How long the sums of use of a day are kept.
+USAGE_SECONDS = 400 * 86_400
+#: Most entries of one log of a channel; the oldest go.
+LOG_MOST = 100_000
+
+
 class StoreError(Exception):
     """The store failed. The message says what, why, and what an admin can do."""
+
+
+class SessionLost(StoreError):
+    """This worker's claim on a session has run out or went to another worker: nothing was written."""
+
+
+_compact = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+_escaped = json.JSONEncoder(ensure_ascii=True, separators=(",", ":")).encode
+
+
+def encode(value: Any) -> str:
+    """JSON that every store takes: platforms do send half surrogate pairs, which are no UTF-8 unless escaped."""
+    text = _compact(value)
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            return _escaped(value)
+    return text
+
+
+def stored_inbound(text: str, seq: int) -> Inbound:
+    """A message as it was stored. Raises StoreError for one that cannot be read."""
+    try:
+        return Inbound.from_json(json.loads(text))
+    except (ValueError, KeyError, TypeError) as error:
+        raise StoreError(
+            f"The stored message {seq} cannot be read ({error}). Stop the bridge and restore a backup, or "
+            "take that message out of the inbox by hand."
+        ) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,5 +235,38 @@ class Store(Protocol):
 
     async def forget_before(self, seen: float, replies: float, limit: int = 5000) -> int:
         """Delete seen marks older than Unix time `seen` and finished replies older than `replies`; at most
-        `limit` rows a call. Returns how many."""
+        `limit` rows a call. Returns how many. A store whose marks and replies end by themselves, after
+        `SEEN_SECONDS` and `REPLY_SECONDS`, has nothing to do."""
+        ...
+
+    async def forget_sessions(self, before: float, limit: int = 100) -> list[str]:
+        """Delete the histories of sessions in which nothing has happened since Unix time `before` and nothing
+        waits; at most `limit` a call. Returns their keys: their files are the caller's to delete."""
+        ...
+
+    async def tidy(self) -> None:
+        """Upkeep in small steps: logs are cut to `LOG_MOST` entries, sums of use older than `USAGE_SECONDS`
+        go, room that is free goes back to the disk."""
+        ...
+
+    def notice(self) -> str:
+        """What an admin should know about the store (a damaged file was set aside); empty: nothing."""
+        ...
+
+
+class Claims(Protocol):
+    """Sessions claimed by workers, for stores that several processes share. A store that was opened with a
+    worker's name refuses to work on a session without a claim on it: SessionLost."""
+
+    async def claim_session(self, session: str, seconds: float) -> int | None:
+        """Claim a session for this worker, or renew the claim: its fencing token, which every write of this
+        store on the session then carries. None: another worker has it."""
+        ...
+
+    async def renew_session(self, session: str, seconds: float) -> bool:
+        """Make the claim last for `seconds` from now. False: it is lost."""
+        ...
+
+    async def release_session(self, session: str) -> None:
+        """Give the claim back."""
         ...

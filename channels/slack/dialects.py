@@ -211,6 +211,8 @@ def _risk(atoms: Sequence[Atom]) -> int | None:
 
 def safe_text(text: str) -> str:
     """Text outside code, as both dialects need it: no token, no ping."""
+    # A backslash before an angle would escape the reference that now stands for it.
+    text = text.replace("\\<", "<").replace("\\>", ">")
     return _BROADCAST.sub(f"@{_ZWSP}", text).replace("<", "&lt;").replace(">", "&gt;")
 
 

@@ -17,20 +17,14 @@ from typing import Literal, NamedTuple, TypeAlias
 from urllib.parse import urlsplit
 
 from markdown_it import MarkdownIt
-from markdown_it.parser_inline import ParserInline
-from markdown_it.rules_inline import StateInline
-from markdown_it.rules_inline.state_inline import Scanned
 from markdown_it.token import Token
 
-from channels.text import is_wide, markdown_parser
+from channels.text import markdown_parser
 
 #: Longest text that Slack makes a heading of (header block).
 _MAX_HEADING = 150
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ufeff]")
 _LANGUAGE = re.compile(r"[\w+#.\-]{1,32}")
-_CLOSERS = frozenset(":;.,!?)]}>%\"'”’»…`*~")
-_OPENERS = frozenset("\"'“‘«`[*~")
-_CJK_MARKS = frozenset("“”‘’…—·")
 
 
 class Atom(NamedTuple):
@@ -71,47 +65,9 @@ def parse(text: str) -> list[Block]:
     return _Reader(source).read(_parser().parse(source))
 
 
-# -- emphasis that models mean -----------------------------------------------------------------------
-
-
-class _State(StateInline):
-    """`**Status:**OK` and `**注意：**后面` are bold, though CommonMark's rule for delimiter runs says no."""
-
-    def scanDelims(self, start: int, canSplitWord: bool) -> Scanned:  # noqa: N802, N803 - the parser's names
-        scanned = super().scanDelims(start, canSplitWord)
-        if self.src[start] not in "*~":
-            return scanned
-        after = start + scanned.length
-        left = self.src[start - 1] if start > 0 else " "
-        right = self.src[after] if after < self.posMax else " "
-        if _tight(left) or _tight(right):
-            return Scanned(not right.isspace(), not left.isspace(), scanned.length)
-        if scanned.length < 2:
-            return scanned  # 2*(3+4)*5 is arithmetic
-        opens = scanned.can_open or (left.isalnum() and right in _OPENERS)
-        closes = scanned.can_close or (right.isalnum() and left in _CLOSERS)
-        return Scanned(opens, closes, scanned.length)
-
-
-class _Inline(ParserInline):
-    def parse(self, src: str, md: MarkdownIt, env: dict[str, object], tokens: list[Token]) -> list[Token]:  # type: ignore[override]
-        state = _State(src, md, env, tokens)
-        self.tokenize(state)
-        for rule in self.ruler2.getRules(""):
-            rule(state)
-        return state.tokens
-
-
-def _tight(ch: str) -> bool:
-    return is_wide(ch) or ch in _CJK_MARKS
-
-
 @functools.cache
 def _parser() -> MarkdownIt:
     parser = markdown_parser()
-    inline = _Inline()
-    inline.ruler, inline.ruler2 = parser.inline.ruler, parser.inline.ruler2
-    parser.inline = inline
     # Escapes and character references stay tokens of their own, so that they can be written as they came.
     return parser.disable("text_join")
 

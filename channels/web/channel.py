@@ -7,12 +7,11 @@ message carries an id made by the page, so the page may send it again until it h
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import json
 import logging
-import re
 import secrets
 from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from aiohttp import web
@@ -22,32 +21,32 @@ from channels.base import (
     Address,
     Channel,
     ChannelConfig,
+    Choice,
     Chunk,
     Env,
     Inbound,
     Limits,
     NotSent,
     Outbound,
+    Press,
     Receive,
     ReplyRef,
     Sender,
     SendError,
 )
+from channels.web.cards import card, find, settled
 from channels.web.conversation import Conversation, Entry
 from channels.web.files import Files
-from channels.web.page import HEADERS, Assets
+from channels.web.page import HEADERS, Assets, language_of
+from channels.web.requests import COOKIE, Refused, answer, chat_of, is_cookie, message, pressed, visitor
 from channels.web.stream import HISTORY, stream
+from channels.web.texts import TEXTS
 
 log = logging.getLogger("causeway.web")
 
-COOKIE = "causeway_chat"
-MAX_TEXT = 100_000
-_COOKIE_VALUE = re.compile(r"[0-9a-f]{32}")
-_MESSAGE_ID = re.compile(r"[A-Za-z0-9_-]{8,64}")
-_MAX_BODY = 1024 * 1024
 _COOKIE_SECONDS = 365 * 86_400
-_BODY_TIMEOUT = 30.0
 _RECEIVE_TIMEOUT = 30.0
+_PRESS_TIMEOUT = 10.0
 #: Conversations in memory beyond which idle ones are dropped; open pages in all, and of one visitor.
 _CONVERSATIONS = 500
 _PAGES = 1000
@@ -59,21 +58,14 @@ class WebConfig(ChannelConfig):
     pass
 
 
-class Refused(Exception):
-    """A request of the page that is answered with an error. `again`: sending it again may help."""
-
-    def __init__(self, status: int, message: str, *, again: bool = False) -> None:
-        super().__init__(message)
-        self.status = status
-        self.again = again
-
-
 class WebChannel(Channel):
     type = "web"
     Config = WebConfig
     #: Idempotent: an entry of the log is replaced by one with the same id.
     limits = Limits(streams=True, update_interval=0.05, typing_interval=4.0, idempotent=True)
     local = True
+    buttons = True
+    texts = TEXTS
 
     def __init__(self, name: str, config: Any, env: Env) -> None:
         super().__init__(name, config, env)
@@ -116,6 +108,7 @@ class WebChannel(Channel):
             web.get("/", self._page),
             web.post("/web/session", self._session),
             web.post("/web/send", self._send),
+            web.post("/web/press", self._press),
             web.get("/web/events", self._events),
             web.get("/web/file/{id}", self._file),
             web.get("/web/{name}", self._asset),
@@ -129,7 +122,7 @@ class WebChannel(Channel):
         return self._assets
 
     async def _page(self, request: web.Request) -> web.Response:
-        return (await self._load_assets()).page_response(self.env.text, _language(request))
+        return (await self._load_assets()).page_response(self.env.text, language_of(request))
 
     async def _asset(self, request: web.Request) -> web.Response:
         return (await self._load_assets()).file_response(request, request.match_info["name"])
@@ -141,10 +134,10 @@ class WebChannel(Channel):
         out, and setting a new one would cost them their conversation.
         """
         known = request.cookies.get(COOKIE, "")
-        response = _json({"ok": True})
+        response = answer({"ok": True})
         response.set_cookie(
             COOKIE,
-            known if _COOKIE_VALUE.fullmatch(known) else secrets.token_hex(16),
+            known if is_cookie(known) else secrets.token_hex(16),
             max_age=_COOKIE_SECONDS,
             path="/",
             httponly=True,
@@ -155,12 +148,12 @@ class WebChannel(Channel):
 
     async def _send(self, request: web.Request) -> web.Response:
         try:
-            chat = _visitor(request)
-            id, text = await _message(request)
-            await self._take(self._conversation(chat), id, text, _language(request))
+            chat = visitor(request)
+            id, text = await message(request)
+            await self._take(self._conversation(chat), id, text, language_of(request))
         except Refused as refused:
-            return _json({"error": str(refused), "again": refused.again}, refused.status)
-        return _json({"ok": True})
+            return answer({"error": str(refused), "again": refused.again}, refused.status)
+        return answer({"ok": True})
 
     async def _take(self, conversation: Conversation, id: str, text: str, language: str) -> None:
         """Hand a message over, then write it into the log; only then is the page told that it was taken."""
@@ -190,32 +183,54 @@ class WebChannel(Channel):
                 raise Refused(503, "The bridge could not store the message.", again=True) from error
             conversation.note_sent(id)
 
+    async def _press(self, request: web.Request) -> web.Response:
+        """A button of a card. What it led to is told to this page alone; the card changes by `settle`."""
+        try:
+            chat = visitor(request)
+            id, choice = await pressed(request)
+            value = await find(self.env.state, chat, id)
+            if value is None or choice not in [one["id"] for one in value.get("choices", ())]:
+                raise Refused(404, "There is no such button. Reload the page.")
+            if self._receive is None:
+                raise Refused(503, "The bridge is starting or stopping.", again=True)
+            sender = Sender("local", language=language_of(request))
+            try:
+                async with asyncio.timeout(_PRESS_TIMEOUT):
+                    said = await self.env.press(Press(Address(self.name, chat), sender, choice, id))
+            except Exception as error:  # whatever failed, the card stays and can be pressed again
+                log.error("a pressed button was not taken: %s: %s", type(error).__name__, error)
+                raise Refused(503, "The bridge could not take the answer.", again=True) from error
+        except Refused as refused:
+            return answer({"error": str(refused), "again": refused.again}, refused.status)
+        return answer({"said": said})
+
     async def _load(self, conversation: Conversation) -> None:
         """Learn from the log which messages were taken before this process began."""
         if conversation.loaded:
             return
         for entry in await self.env.state.read(f"chat:{conversation.chat}", 0, HISTORY):
             conversation.note_place(entry.value["group"], entry.value["pos"])
+            conversation.note_reply(entry.value.get("to", ""), entry.value["group"])
             if entry.value["role"] == "user":
                 conversation.note_sent(entry.id.removeprefix("u:"))
         conversation.loaded = True
 
     async def _events(self, request: web.Request) -> web.StreamResponse:
         try:
-            conversation = self._conversation(_visitor(request))
+            conversation = self._conversation(visitor(request))
             if self._stopped:
                 raise Refused(503, "The bridge is stopping.", again=True)
             pages = sum(len(other.pages) for other in self._conversations.values())
             if pages >= _PAGES or len(conversation.pages) >= _PAGES_OF_ONE:
                 raise Refused(429, "Too many pages are open. Close some.", again=True)
         except Refused as refused:
-            return _json({"error": str(refused), "again": refused.again}, refused.status)
+            return answer({"error": str(refused), "again": refused.again}, refused.status)
         last = request.headers.get("Last-Event-ID") or request.query.get("after", "")
         after = int(last) if last.isascii() and last.isdigit() and len(last) < 19 else 0
         return await stream(request, conversation, self.env.state, after, asyncio.get_running_loop().time)
 
     async def _file(self, request: web.Request) -> web.StreamResponse:
-        chat = _chat(request)
+        chat = chat_of(request)
         response = await self._files.response(request.match_info["id"], chat) if chat else None
         return response or web.Response(status=404, text="There is no such file.\n", headers=HEADERS)
 
@@ -273,6 +288,30 @@ class WebChannel(Channel):
         conversation = self._conversation(ref.address.chat)
         conversation.working(ref.id, asyncio.get_running_loop().time())
 
+    async def ask(self, ref: ReplyRef, question: str, choices: Sequence[Choice]) -> str:
+        """The card stands in the reply that it belongs to. Asking again under the same id changes nothing."""
+        if not choices:
+            return await super().ask(ref, question, choices)
+        conversation = self._conversation(ref.address.chat)
+        try:
+            await self._load(conversation)
+            reply = conversation.reply_to(ref.to) or ref.id
+            place = self._place(conversation, replace(ref, id=reply))
+            await self._append(conversation, f"{ref.id}/0", card(place, question, choices, self.env.clock()))
+        except Exception as error:  # the store's errors are not known to a channel
+            raise NotSent(f"the page's log could not be written: {error}") from error
+        return f"{ref.id}/0"
+
+    async def settle(self, ref: ReplyRef, message_id: str, outcome: str) -> None:
+        conversation = self._conversation(ref.address.chat)
+        try:
+            value = await find(self.env.state, conversation.chat, message_id)
+            if value is None:  # so old that pages no longer show it
+                value = {**self._place(conversation, ref), "text": "", "at": self.env.clock()}
+            await self._append(conversation, message_id, settled(value, outcome))
+        except Exception as error:  # the store's errors are not known to a channel
+            raise NotSent(f"the page's log could not be written: {error}") from error
+
     def activity(self, ref: ReplyRef, activity: Activity) -> None:
         conversation = self._conversation(ref.address.chat)
         id = f"{ref.id}/t/{activity.call}"
@@ -303,57 +342,10 @@ class WebChannel(Channel):
 
     def _place(self, conversation: Conversation, ref: ReplyRef) -> dict[str, Any]:
         pos = conversation.place(ref.id, self.env.clock())
+        conversation.note_reply(f"u:{ref.to}", ref.id)
         return {"role": "bot", "group": ref.id, "pos": pos, "to": f"u:{ref.to}" if ref.to else ""}
 
     async def _append(self, conversation: Conversation, id: str, value: dict[str, Any]) -> None:
         async with conversation.writing:
             seq = await self.env.state.append(f"chat:{conversation.chat}", id, value)
             conversation.logged(Entry(id, value, seq))
-
-
-def _json(data: dict[str, Any], status: int = 200) -> web.Response:
-    return web.json_response(data, status=status, headers={**HEADERS, "Cache-Control": "no-store"})
-
-
-def _language(request: web.Request) -> str:
-    """The first language that the browser wants, as a BCP-47 tag."""
-    tag = request.headers.get("Accept-Language", "").split(",")[0].split(";")[0].strip()
-    return tag if re.fullmatch(r"[A-Za-z0-9-]{1,35}", tag) else ""
-
-
-def _chat(request: web.Request) -> str | None:
-    """The visitor's chat. A digest of the cookie, so that a log or a folder's name does not give it away."""
-    cookie = request.cookies.get(COOKIE, "")
-    return hashlib.sha256(cookie.encode()).hexdigest()[:32] if _COOKIE_VALUE.fullmatch(cookie) else None
-
-
-def _visitor(request: web.Request) -> str:
-    chat = _chat(request)
-    if chat is None:
-        raise Refused(403, "There is no session. Reload the page, and allow it to set a cookie.")
-    return chat
-
-
-async def _message(request: web.Request) -> tuple[str, str]:
-    """The id and text that the page sent. Raises Refused."""
-    # A form of another site cannot send this type, whatever else is checked before.
-    if request.content_type != "application/json":
-        raise Refused(415, "The body must be application/json.")
-    if (request.content_length or 0) > _MAX_BODY:
-        raise Refused(413, f"The message is longer than {MAX_TEXT} characters.")
-    try:
-        async with asyncio.timeout(_BODY_TIMEOUT):
-            data = json.loads(await request.read())
-    except (ValueError, RecursionError):
-        raise Refused(400, "The body is not JSON.") from None
-    except TimeoutError:
-        raise Refused(408, "The message did not arrive in time.", again=True) from None
-    id = data.get("id") if isinstance(data, dict) else None
-    text = data.get("text") if isinstance(data, dict) else None
-    if not isinstance(id, str) or not _MESSAGE_ID.fullmatch(id):
-        raise Refused(400, "id must be 8 to 64 letters, digits, - or _.")
-    if not isinstance(text, str) or not text.strip():
-        raise Refused(400, "The message is empty.")
-    if len(text) > MAX_TEXT:
-        raise Refused(413, f"The message is longer than {MAX_TEXT} characters.")
-    return id, text

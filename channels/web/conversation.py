@@ -85,6 +85,8 @@ class Conversation:
         self._working: dict[str, float] = {}
         self._places: OrderedDict[str, int] = OrderedDict()
         self._last_place = 0
+        #: Message -> the reply that answers it.
+        self._replies: OrderedDict[str, str] = OrderedDict()
 
     @property
     def idle(self) -> bool:
@@ -104,6 +106,17 @@ class Conversation:
         self._places.setdefault(group, place)
         if len(self._places) > _MAX_SENT:
             self._places.popitem(last=False)
+
+    def note_reply(self, to: str, group: str) -> None:
+        """`group` answers the message `to` ("u:" and its id); the first one counts."""
+        if to != "u:" and to:
+            self._replies.setdefault(to, group)
+            if len(self._replies) > _MAX_SENT:
+                self._replies.popitem(last=False)
+
+    def reply_to(self, message: str) -> str:
+        """The reply that answers a message, or ""."""
+        return self._replies.get(f"u:{message}", "")
 
     def note_sent(self, id: str) -> None:
         self.sent[id] = None

@@ -57,7 +57,7 @@ class Files:
             return None
         note = await self._state.get(f"file:{id}")
         path = self._folder / id
-        if not isinstance(note, dict) or note["chat"] != chat or not await asyncio.to_thread(path.is_file):
+        if not isinstance(note, dict) or note["chat"] != chat or not await asyncio.to_thread(_own, path):
             return None
         shown = note["mime"] in _SHOWN
         disposition = "inline" if shown else "attachment"
@@ -71,3 +71,8 @@ class Files:
                 "Cache-Control": "private, max-age=3600",
             },
         )
+
+
+def _own(path: Path) -> bool:
+    """A file that was copied here: never a link, which may lead anywhere. Blocks."""
+    return path.is_file() and not path.is_symlink()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -14,13 +14,15 @@ from aiohttp import web
 
 from channels.base import Translate
 
-_FOLDER = Path(__file__).parent / "assets"
-_TYPES = {"app.js": "text/javascript", "style.css": "text/css", "icon.svg": "image/svg+xml"}
+FOLDER = Path(__file__).parent / "assets"
+_FILES = tuple(FOLDER / name for name in ("app.js", "base.css", "style.css", "icon.svg"))
+_TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 #: Texts that the script uses after the page was loaded.
 _SCRIPT_LABELS = (
     "web.connecting", "web.online", "web.offline", "web.waiting", "web.not_sent", "web.retry",
     "web.copy", "web.copied", "web.tool.running", "web.tool.done", "web.tool.failed", "web.tool.input",
-    "web.tool.output", "web.new_conversation", "web.you", "web.bot", "web.file",
+    "web.tool.output", "web.new_conversation", "web.you", "web.bot", "web.file", "web.card",
+    "web.card.failed",
 )  # fmt: skip
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -45,18 +47,20 @@ class Assets:
     files: Mapping[str, tuple[bytes, str]]
 
     @classmethod
-    def load(cls) -> Assets:
+    def load(cls, page: Path = FOLDER / "page.html", files: Iterable[Path] = _FILES) -> Assets:
         """Blocks: reads a few small files."""
-        files = {}
-        for name in _TYPES:
-            data = (_FOLDER / name).read_bytes()
-            files[name] = (data, hashlib.sha256(data).hexdigest()[:16])
-        return cls((_FOLDER / "page.html").read_text("utf-8"), files)
+        data = {file.name: file.read_bytes() for file in files}
+        tags = {name: hashlib.sha256(content).hexdigest()[:16] for name, content in data.items()}
+        return cls(page.read_text("utf-8"), {name: (content, tags[name]) for name, content in data.items()})
 
-    def page_response(self, text: Translate, language: str) -> web.Response:
-        labels = {key.removeprefix("web."): text(key, language) for key in _SCRIPT_LABELS}
+    def page_response(
+        self, text: Translate, language: str, labels: Iterable[str] = _SCRIPT_LABELS
+    ) -> web.Response:
+        """The page with its texts. `labels` are the keys that its script uses, which it knows without their
+        first word."""
+        known = {key.partition(".")[2]: text(key, language) for key in labels}
         # The block is data, not script, but a "</script>" in it would still end it.
-        data = json.dumps(labels, ensure_ascii=False).replace("<", "\\u003c")
+        data = json.dumps(known, ensure_ascii=False).replace("<", "\\u003c")
         values = {"labels": data, "lang": "zh-CN" if language.lower().startswith("zh") else "en"}
         values |= {name.replace(".", "_"): tag for name, (_, tag) in self.files.items()}
 
@@ -77,4 +81,11 @@ class Assets:
         headers = {**HEADERS, "ETag": f'"{tag}"', "Cache-Control": "no-cache"}
         if request.headers.get("If-None-Match") == f'"{tag}"':
             return web.Response(status=304, headers=headers)
-        return web.Response(body=data, content_type=_TYPES[name], charset="utf-8", headers=headers)
+        kind = _TYPES[Path(name).suffix]
+        return web.Response(body=data, content_type=kind, charset="utf-8", headers=headers)
+
+
+def language_of(request: web.Request) -> str:
+    """The first language that the browser wants, as a BCP-47 tag."""
+    tag = request.headers.get("Accept-Language", "").split(",")[0].split(";")[0].strip()
+    return tag if re.fullmatch(r"[A-Za-z0-9-]{1,35}", tag) else ""

@@ -90,6 +90,8 @@ def _entry_data(id: str, value: dict[str, Any]) -> str:
     if value.get("role") == "bot" and "file" not in value:
         value = {**value, "blocks": safe_blocks(value["text"])}
         del value["text"]
+        if "outcome" in value:
+            value["outcome"] = safe_blocks(value["outcome"])
     return json.dumps({"id": id, **value}, ensure_ascii=False)
 
 

@@ -97,7 +97,7 @@ class WecomChannel(Channel):
         self._foreign_agent = ""
 
     def _set_buttons(self, value: bool) -> None:
-        self.buttons = value  # type: ignore[misc]  # the class says what the type can, this what one does
+        self.buttons = value  # the class says what the type can, this what one does
 
     # -- life --------------------------------------------------------------------------------------------
 

@@ -118,6 +118,18 @@ async def test_an_invitation_lets_one_person_in_once(halls: Halls) -> None:
     assert "do not know you" in hall.seen("cid")[0]
 
 
+async def test_an_invitation_makes_more_of_somebody_who_is_in_already(halls: Halls) -> None:
+    hall = await halls(echo, rules=rules(direct="open")).start()
+    code = await hall.pairing.invite("room", "admin")
+    await by(hall, "ann", f"/start {code}")
+    await hall.room.until(lambda: bool(hall.seen("ann")))
+    assert "as admin" in hall.seen("ann")[0]
+    assert hall.grants.role("room", "ann") == "admin"
+    await by(hall, "ann", "/start")
+    await hall.room.until(lambda: len(hall.seen("ann")) == 2)
+    assert "Commands" in hall.seen("ann")[1]
+
+
 async def test_limits_by_the_minute_are_told_once_and_end(halls: Halls) -> None:
     clock = Clock()
     limits = UseLimits(person_messages=2)

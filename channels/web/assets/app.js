@@ -46,7 +46,7 @@
       const element = make("article", mine ? "mine" : "bot");
       element.setAttribute("aria-label", mine ? labels.you : labels.bot);
       group = { id: data.group, element, pos: data.pos, to: data.to || "", items: new Map(), mine };
-      if (!mine) element.append(make("div", "tools"), make("div", "body"));
+      if (!mine) element.append(make("div", "tools"), make("div", "cards"), make("div", "body"));
       groups.set(data.group, group);
       place(group);
     } else if (mineNow(group, data)) {
@@ -191,6 +191,73 @@
     }
   }
 
+  // A question with buttons, or what became of it.
+  function showCard(data) {
+    const group = groupOf(data);
+    let item = group.items.get(data.id);
+    if (!item) {
+      item = { element: make("section", "card"), at: data.at };
+      item.element.setAttribute("role", "group");
+      item.element.setAttribute("aria-label", labels.card);
+      group.items.set(data.id, item);
+      const cards = group.element.querySelector(".cards");
+      const next = [...group.items.values()].find(
+        (other) => other !== item && other.element.parentNode === cards && other.at > item.at);
+      cards.insertBefore(item.element, next ? next.element : null);
+    }
+    const focused = item.element.contains(document.activeElement);
+    const open = data.outcome === undefined;
+    item.element.classList.toggle("settled", !open);
+    item.element.replaceChildren(blocksOf("text", data.blocks));
+    if (open) {
+      const choices = make("div", "choices"), said = make("p", "said");
+      said.setAttribute("role", "status");
+      for (const choice of data.choices) {
+        const button = make("button", choice.style, choice.label);
+        button.type = "button";
+        button.addEventListener("click", () => press(data.id, choice.id, choices, said));
+        choices.append(button);
+      }
+      item.element.append(choices, said);
+    } else {
+      const outcome = blocksOf("outcome", data.outcome);
+      outcome.tabIndex = -1;
+      item.element.append(outcome);
+      if (focused) outcome.focus({ preventScroll: true });
+    }
+    showBusy();
+    document.title = (log.querySelector(".card:not(.settled)") ? "\u25cf " : "") + "Causeway";
+  }
+
+  function blocksOf(className, blocks) {
+    const element = make("div", className);
+    for (const html of blocks) element.appendChild(make("div", "block")).innerHTML = html; // made by the bridge
+    return element;
+  }
+
+  async function press(card, choice, choices, said) {
+    if (choices.dataset.sent) return;
+    const able = (yes) => {
+      if (yes) delete choices.dataset.sent;
+      else choices.dataset.sent = "1";
+      for (const button of choices.children) button.setAttribute("aria-disabled", String(!yes));
+    };
+    able(false);
+    let words = labels["card.failed"];
+    try {
+      const answer = await fetch("/web/press", {
+        method: "POST",
+        headers: { "Content-Type": "application/json" },
+        body: JSON.stringify({ card, choice }),
+        signal: AbortSignal.timeout(15000),
+      });
+      const body = await answer.json();
+      words = answer.ok ? body.said : body.error || words;
+    } catch { /* the words say so */ }
+    change(() => { said.textContent = words; });
+    setTimeout(() => able(true), 1000); // the outcome comes with the stream; without one it may be tried again
+  }
+
   // After "/new" the page is empty again; what was before is a click away.
   function fold() {
     const ordered = [...groups.values()].filter((g) => g.element.isConnected);
@@ -258,6 +325,7 @@
       const id = data.id.slice(2);
       if (outbox.has(id)) forget(id);
     } else if (data.role === "tool") showTool(data);
+    else if (data.choices) showCard(data);
     else if (data.file) showFile({ ...data, caption: data.blocks ? "" : data.text });
     else showText({ ...data, final: true }, 0);
   }
@@ -283,8 +351,13 @@
     busyUntil = on ? Date.now() + 15000 : 0;
     clearTimeout(busyTimer);
     if (on) busyTimer = setTimeout(() => setBusy(false), 15000);
-    change(() => { working.hidden = !on; });
+    change(showBusy);
     $("stop").hidden = !on;
+  }
+
+  // While the person is asked something, it is their turn: no sign of work.
+  function showBusy() {
+    working.hidden = !busyUntil || Boolean(log.lastElementChild?.querySelector(".card:not(.settled)"));
   }
 
   // A browser opens six connections to a server at most: pages nobody looks at let theirs go after a minute.
