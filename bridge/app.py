@@ -7,7 +7,7 @@ import fcntl
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,10 +17,11 @@ from agent.history import Assistant, User
 from agent.models.base import Model, ModelError
 from agent.models.resolve import ModelSetupError, resolve
 from agent.models.transcription import Transcriber
-from agent.tools.base import Role
+from agent.tools.base import Caller, Role
 from agent.tools.masking import Masker
 from agent.turn import AgentSettings
 from bridge import console, house_admin, mcp_admin, wiring
+from bridge.budget import Part, measure
 from bridge.commands import NAMES
 from bridge.config import Config, secret_variables
 from bridge.environment import Environment
@@ -343,6 +344,19 @@ class App:
         for _ in range(20):  # the rest is for the next pass: other writes go in between
             if await self.store.forget_before(now - _SEEN_DAYS * _DAY, now - _REPLY_DAYS * _DAY) < 5000:
                 break
+
+    async def budget(self, session: str, caller: Caller) -> Sequence[Part]:
+        """What this caller's next request in a session costs, part by part."""
+        return await measure(
+            session,
+            caller,
+            tools=self.tools,
+            prompt=self.prompt,
+            skills=self.skills,
+            history=self.store.history,
+            retrieval=self.retrieval,
+            longest=self.config.sessions.history_messages,
+        )
 
     async def count_messages(self, session: str) -> int:
         entries = await self.store.history.load(session)

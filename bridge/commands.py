@@ -15,6 +15,7 @@ from agent.tools.base import Caller, Role
 from agent.tools.manager import ToolManager, UnknownTool
 from agent.tools.mcp.hub import McpHub
 from agent.tools.mcp.logins import LoginFailed
+from bridge.budget import Part, sums
 from bridge.house import Asked, House
 from bridge.texts import text
 from channels.base import Channel, Inbound
@@ -34,6 +35,7 @@ _HIDDEN = ("start",)
 FOR_ADMINS = frozenset({"mount", "activation", "pair"})
 #: With an argument these change something, so they must not run twice.
 _ACTS_WITH_ARGUMENT = frozenset({"mcp", "tools", "mount", "queue", "activation", "pair"})
+_DEAREST = 3
 _ACTS = frozenset({"stop", "approve", "deny", "forget"})
 #: From the second letter on the whole word must be meant as a command of ours: paths and units are not.
 _WORD = re.compile(r"[/!]([A-Za-z][A-Za-z_]{1,20})")
@@ -94,6 +96,7 @@ class Board:
     mcp: McpHub
     mask: Callable[[str], str]
     messages: Callable[[str], Awaitable[int]]
+    budget: Callable[[str, Caller], Awaitable[Sequence[Part]]]
     since: float
 
 
@@ -121,7 +124,7 @@ class Commands:
             case "stop":
                 return await self._stop(asked)
             case "status":
-                return await self._status(asked.session, language)
+                return await self._status(asked)
             case "model":
                 return text("model", language, model=self._board.model())
             case "tools":
@@ -129,9 +132,9 @@ class Commands:
             case "mcp":
                 return await self._mcp(argument, language, admin)
             case "resource":
-                return self._offers("resource", self._board.mcp.resources(), language)
+                return self._offers("resource", self._board.mcp.resources(), asked)
             case "prompt":
-                return self._offers("prompt", self._board.mcp.prompts(), language)
+                return self._offers("prompt", self._board.mcp.prompts(), asked)
             case "skills":
                 return self._skills(language, admin)
             case "skill":
@@ -154,8 +157,8 @@ class Commands:
             return text("stop.dropped", language, count=done.dropped)
         return text("stop.done" if done.ended else "stop.idle", language)
 
-    async def _status(self, session: str, language: str) -> str:
-        board = self._board
+    async def _status(self, asked: Asked) -> str:
+        board, session, language = self._board, asked.session, asked.language
         servers = board.tools.mcp_status
         ready = sum(1 for server in servers if server.state == "ready")
         mcp = (
@@ -181,7 +184,16 @@ class Commands:
             skills=len(board.skills.current.available),
             channels=", ".join(lines),
             since=time.strftime("%Y-%m-%d %H:%M", time.localtime(board.since)),
+            request=await self._request(asked),
         )
+
+    async def _request(self, asked: Asked) -> str:
+        """What the next request to the model costs, part by part, in tokens; the dearest tools by name."""
+        found = await self._board.budget(asked.session, _caller(asked))
+        total = sums(found)
+        dear = [part for part in found if part.kind == "tools"][:_DEAREST]
+        names = ", ".join(f"{part.name} {part.tokens}" for part in dear)
+        return text("status.request", asked.language, all=sum(total.values()), names=names or "-", **total)
 
     async def _switch(self, argument: str, language: str, admin: bool) -> str | None:
         """`/tools off NAME`, `/tools on NAME`."""
@@ -204,12 +216,7 @@ class Commands:
         language, admin = asked.language, asked.admin
         if (done := await self._switch(asked.argument, language, admin)) is not None:
             return done
-        sender, address = asked.inbound.sender, asked.inbound.address
-        caller = Caller(
-            sender.id, sender.name, admin, address.channel, address.kind, sender.language, address.chat,
-            asked.role == "guest",
-        )  # fmt: skip
-        manager = self._board.tools
+        caller, manager = _caller(asked), self._board.tools
         tools = manager.offered(manager.catalog, caller, asked.session)
         stats = self._board.tools.stats
         lines = []
@@ -231,7 +238,10 @@ class Commands:
             lines += ["", text("tools.off_now", language, names=", ".join(f"`{name}`" for name in off))]
         return "\n".join([text("tools.title", language), "", *lines])
 
-    def _offers(self, kind: str, offers: Sequence[ResourceInfo] | Sequence[PromptInfo], language: str) -> str:
+    def _offers(self, kind: str, known: Sequence[ResourceInfo] | Sequence[PromptInfo], asked: Asked) -> str:
+        language, caller = asked.language, _caller(asked)
+        mounted = self._house.notes.mounted(asked.session, self._house.clock())
+        offers = [one for one in known if self._board.mcp.is_mounted(one.server, caller, mounted)]
         if not offers:
             return text(f"{kind}.none", language)
         lines = [f"- `{one.server}:{one.name}` {_sentence(one.description)}".rstrip() for one in offers[:100]]
@@ -310,6 +320,14 @@ class Commands:
             channel=asked.inbound.address.channel,
             role=text(f"role.{asked.role}", asked.language),
         )
+
+
+def _caller(asked: Asked) -> Caller:
+    sender, address = asked.inbound.sender, asked.inbound.address
+    return Caller(
+        sender.id, sender.name, asked.admin, address.channel, address.kind, sender.language, address.chat,
+        asked.role == "guest",
+    )  # fmt: skip
 
 
 def _sentence(description: str, limit: int = 120) -> str:

@@ -38,10 +38,14 @@ _TEXTS: dict[str, tuple[str, str]] = {
     "status": (
         "- **Model:** {model}\n- **Conversation:** {messages} messages, {waiting} waiting, {state}\n"
         "- **Tools:** {tools} ({mcp})\n- **Skills:** {skills} available\n- **Channels:** {channels}\n"
-        "- **Up since:** {since}",
+        "- **Next request:** {request}\n- **Up since:** {since}",
         "- **模型:** {model}\n- **对话:** {messages} 条消息,{waiting} 条排队,{state}\n"
         "- **工具:** {tools} 个({mcp})\n- **技能:** {skills} 个可用\n- **渠道:** {channels}\n"
-        "- **启动时间:** {since}",
+        "- **下次请求:** {request}\n- **启动时间:** {since}",
+    ),
+    "status.request": (
+        "about {all} tokens (system {system}, skills {skills}, tools {tools}, history {history}; dearest: {names})",
+        "约 {all} token(系统 {system},技能 {skills},工具 {tools},历史 {history};最大:{names})",
     ),
     "status.busy": ("working", "正在处理"),
     "status.idle": ("idle", "空闲"),

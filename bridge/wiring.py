@@ -194,6 +194,7 @@ def _board(app: App) -> Board:
         mcp=app.mcp,
         mask=app.masker.mask,
         messages=app.count_messages,
+        budget=app.budget,
         since=app.started,
     )
 

@@ -136,6 +136,9 @@ class Hall:
         async def no_messages(session: str) -> int:
             return 0
 
+        async def no_parts(*_: object) -> tuple[()]:
+            return ()
+
         board = Board(
             model=lambda: "scripted",
             tools=self.tools,
@@ -146,6 +149,7 @@ class Hall:
             mcp=self.mcp,
             mask=str,
             messages=no_messages,
+            budget=no_parts,
             since=0.0,
         )
         self.pairing = pairing = Pairing(self.store, self.grants, self.clock)
