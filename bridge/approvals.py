@@ -10,6 +10,7 @@ import asyncio
 import hashlib
 import json
 import logging
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
@@ -25,6 +26,7 @@ log = logging.getLogger("causeway.approvals")
 State = Literal["waiting", "once", "session", "always", "denied", "timeout"]
 #: Letters and digits that are not mistaken for one another.
 CLEAR = "23456789ABCDEFGHJKMNPQRSTUVWXYZ"
+_CODES = tuple(a + b for a in CLEAR for b in CLEAR if not (a.isalpha() and b.isalpha()))
 _SCOPE, _ALWAYS, _FOR_SESSION, _AUDIT = "approval", "approved", "approved here", "~audit"
 #: Seconds after its end that a card is kept for a run that may still come back to it.
 _KEPT = 24 * 3600.0
@@ -86,6 +88,7 @@ class Approvals:
         self._open: dict[str, _Open] = {}
         self._session_yes: set[tuple[str, str]] = set()
         self._always: set[str] = set()
+        self._last_code = secrets.randbelow(len(_CODES))
 
     async def load(self) -> None:
         """Take up what an earlier process left."""
@@ -160,7 +163,7 @@ class Approvals:
             language,
             tool=card.tool,
             where=text("approval.builtin", language) if approval.source == "builtin" else approval.source,
-            arguments=self._mask(card.arguments)[:_LONGEST_ARGUMENTS],
+            arguments=_visible(self._mask(card.arguments)),
             who=text("approval.admins" if admin_only else "approval.you", language),
             minutes=max(1, round((card.until - self._clock()) / 60)),
         )
@@ -295,16 +298,15 @@ class Approvals:
     # -- keeping ---------------------------------------------------------------------------------------
 
     def _code(self) -> str:
-        """A short code that no other open approval has."""
+        """A short code that no other open approval has, and as far as can be none of late had: a late answer
+        must not hit another question."""
         taken = {one.card.code for one in self._open.values()}
-        number = 0
-        while True:
-            for first in CLEAR:
-                for second in CLEAR:
-                    code = first + second + (str(number) if number else "")
-                    if code not in taken and not (first.isalpha() and second.isalpha()):
-                        return code
-            number += 1
+        for tried in range(len(_CODES) * 10):
+            self._last_code += 1
+            code = _CODES[self._last_code % len(_CODES)] + ("" if tried < len(_CODES) else str(tried))
+            if code not in taken:
+                return code
+        raise RuntimeError("there are more open approvals than codes")
 
     async def _keep(self, card: Card) -> None:
         await self._store.put_setting(_SCOPE, card.id, asdict(card))
@@ -327,6 +329,16 @@ class Approvals:
 def canonical(arguments: Mapping[str, Any]) -> str:
     """Arguments as one text: equal exactly when the arguments are."""
     return json.dumps(arguments, ensure_ascii=False, sort_keys=True, separators=(", ", ": "))
+
+
+def _visible(arguments: str) -> str:
+    """Arguments as a card shows them: nothing in them hides or turns round what stands beside it, and what is
+    left out of the middle is said."""
+    plain = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in arguments)
+    if len(plain) <= _LONGEST_ARGUMENTS:
+        return plain
+    half = _LONGEST_ARGUMENTS // 2
+    return f"{plain[:half]}\n[… {len(plain) - 2 * half} …]\n{plain[-half:]}"
 
 
 def subject_of(tool: str, source: str, arguments: str) -> str:

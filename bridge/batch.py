@@ -30,6 +30,8 @@ def first_batch(
     for one in waiting[1:]:
         if one.run is not None or alone(one):
             break
+        if one.inbound.address != head.inbound.address:
+            break  # sessions may span chats: nobody is answered where they did not write
         if mode != "collect" and not same_album(batch[-1], one):
             break
         batch.append(one)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from agent.tools.mcp.schema import LONGEST_DESCRIPTION
+from agent.tools.retrieval.confusable import DEAR
 
 #: Longer descriptions are told: they are paid for in every request to the model.
 LONG_DESCRIPTION = 1_000
@@ -24,11 +25,13 @@ _WORD = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+|[^\W\d_A-Za-z]
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """A tool as a model gets it, and who offers it. `name` is the server's own name for it."""
+    """A tool as a model gets it, and who offers it. `name` is the server's own name for it; `tokens` is what
+    its definition costs in each request, about."""
 
     server: str
     name: str
     description: str
+    tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +64,8 @@ def hints(tools: Sequence[Definition]) -> list[Hint]:
     about("no-when", "the description does not say when to use it", vague)
     cut = f"{LONG_DESCRIPTION:,} characters (over {LONGEST_DESCRIPTION:,} it is cut)"
     about("long-description", f"the description has more than {cut}", long)
+    dear = [tool for tool in tools if tool.tokens >= DEAR]
+    about("dear", f"the definition costs {DEAR} tokens or more in every request", dear)
     if pairs := _confusable(tools):
         text = "easily taken for each other; let each description name the other tool"
         found.append(Hint("confusable", text, tuple(f"{label(a)} ~ {label(b)}" for a, b in pairs)))

@@ -188,7 +188,9 @@ class Page:
     def tested(self, probes: Sequence[Probe], *, off: int) -> int:
         """The end of all walks: what to mend, taken over all servers."""
         found = hints([
-            Definition(probe.name, tool.name, tool.description) for probe in probes for tool in probe.tools
+            Definition(probe.name, tool.name, tool.description, cost)
+            for probe in probes
+            for tool, _, cost in _offered(probe)
         ])  # fmt: skip
         broken = [probe for probe in probes if probe.broken is not None]
         if self.as_json:

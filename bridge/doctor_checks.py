@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from agent.tools.masking import Masker
+from agent.tools.retrieval.confusable import DEAR
 from bridge.access import AccessRule
 from bridge.config import Config
 from bridge.doctor_outside import Level, finding, look_at_channel, look_at_model
@@ -287,11 +288,17 @@ async def _mcp(scene: Scene) -> list[Finding]:
     found += [scene.say("warning", "mcp.warning", file=file, reason=warning) for warning in read.warnings]
     if scene.running:
         with suppress(Unreached):  # the check of the bridge says so
-            servers = (await ask(config, None, "GET", "/mcp/servers"))["servers"]
-            broken = [one for one in servers if one["state"] in ("failed", "needs_auth")]
-            return found + [
+            told = await ask(config, None, "GET", "/mcp/servers")
+            broken = [one for one in told["servers"] if one["state"] in ("failed", "needs_auth")]
+            found += [
                 scene.say("error", "mcp.server", name=one["name"], reason=one["reason"]) for one in broken
             ]
+            pairs = [f"{one} ~ {other}" for one, other in told.get("confusable", ())]
+            if pairs:
+                found.append(scene.say("warning", "mcp.confusable", pairs=", ".join(pairs)))
+            if costly := told.get("dear", ()):
+                found.append(scene.say("warning", "mcp.dear", names=", ".join(costly), tokens=DEAR))
+            return found
     for server in on:
         path = dict(server.env).get("PATH") or config.environ.get("PATH")
         here = config.workspace / server.cwd / server.command

@@ -15,6 +15,7 @@ from aiohttp import web
 from agent.skills.manager import SkillManager
 from agent.tools.masking import Masker
 from agent.tools.mcp.hub import McpHub, ServerStatus
+from agent.tools.retrieval.confusable import confusable, dear
 from agent.tools.stats import definition_tokens
 from bridge.config import Config
 from bridge.config_faults import nearest
@@ -22,6 +23,8 @@ from bridge.maintenance import Maintenance
 
 #: Beyond the start time of the servers, for what a pass does besides.
 _SLACK = 10.0
+#: Pairs of tools that are easily mistaken, told at most.
+_MOST_PAIRS = 20
 
 
 class Host(Protocol):
@@ -66,7 +69,12 @@ async def overview(hub: McpHub) -> dict[str, Any]:
     """All servers with their states and tools, as plain JSON. `tokens` is what a definition costs in each
     request to the model, about."""
     tools = hub.tools
-    costs = await asyncio.to_thread(lambda: [definition_tokens(tool) for tool in tools])
+
+    def look() -> tuple[list[int], list[list[str]], list[str]]:
+        pairs = [[pair.first, pair.second] for pair in confusable(tools, _MOST_PAIRS)]
+        return [definition_tokens(tool) for tool in tools], pairs, [one.name for one in dear(tools)]
+
+    costs, pairs, costly = await asyncio.to_thread(look)
     servers = []
     for status in hub.status:
         own = [
@@ -85,7 +93,7 @@ async def overview(hub: McpHub) -> dict[str, Any]:
                 "tools": own,
             }
         )
-    return {"servers": servers, "problems": list(hub.problems)}
+    return {"servers": servers, "problems": list(hub.problems), "confusable": pairs, "dear": costly}
 
 
 async def _reload(app: Host) -> dict[str, Any]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from agent.desk import Ask
-from agent.tools.base import Question, ToolFailure
+from agent.tools.base import Caller, Question, ToolFailure
 from bridge.texts import text
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ class Source(Protocol):
     async def get_prompt(
         self, server: str, name: str, arguments: dict[str, str]
     ) -> Sequence[tuple[str, str]]: ...
+    def is_mounted(self, server: str, caller: Caller, mounted: frozenset[str]) -> bool: ...
 
 
 class _Named(Protocol):
@@ -38,6 +39,12 @@ class _Named(Protocol):
 
 
 N = TypeVar("N", bound=_Named)
+#: Whether a server is there for the person who asks.
+There = Callable[[str], bool]
+
+
+def _everywhere(_server: str) -> bool:
+    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +70,11 @@ def chosen(offers: Sequence[N], wanted: str) -> N | None:
     return named[0] if len(named) == 1 else None
 
 
-async def attach(source: Source, argument: str, folder: Path, language: str) -> Attached:
-    """Read the resource that the person named."""
-    found = chosen(list(source.resources()), argument.strip())
+async def attach(
+    source: Source, argument: str, folder: Path, language: str, there: There = _everywhere
+) -> Attached:
+    """Read the resource that the person named, of a server that is there for them."""
+    found = chosen([one for one in source.resources() if there(one.server)], argument.strip())
     if found is None:
         return Attached(text("resource.unknown", language, name=argument.strip()[:100]))
     try:
@@ -79,10 +88,12 @@ async def attach(source: Source, argument: str, folder: Path, language: str) -> 
     )
 
 
-async def prepare(source: Source, argument: str, ask: Ask, language: str) -> Prepared:
+async def prepare(
+    source: Source, argument: str, ask: Ask, language: str, there: There = _everywhere
+) -> Prepared:
     """Find a prompt, ask for the arguments that are missing, and get its text from the server."""
     name, _, rest = argument.strip().partition(" ")
-    found = chosen(list(source.prompts()), name)
+    found = chosen([one for one in source.prompts() if there(one.server)], name)
     if found is None:
         return Prepared(notice=text("prompt.unknown", language, name=name[:100]))
     values = _given(found, rest)

@@ -123,6 +123,9 @@ class Runner:
     async def _gather(self, waiting: Sequence[Waiting]) -> tuple[Waiting, ...]:
         """The messages of the next run. Parts of an album, and in the mode `collect` all messages, are waited
         for until nothing new has come for a moment."""
+        head = waiting[0]
+        if self._recovering and head.run is None and await self._begun(run_of(head)):
+            return (head,)  # what came since is no part of that run: its answer may be complete
         limits, mode = self.sessions.limits, self._mode(waiting[0].inbound)
         quiet = limits.album if waiting[0].inbound.album else 0.0
         if mode == "collect" and not _is_command(waiting[0]):
@@ -143,6 +146,10 @@ class Runner:
         if len(batch) > 1:
             await self.office.store.take([one.seq for one in batch], run_of(batch[0]))
         return batch
+
+    async def _begun(self, run: str) -> bool:
+        """Whether an earlier process has begun to answer."""
+        return await self.office.store.reply(run) is not None or await self.agent.began(run)
 
     def _mode(self, inbound: Inbound | None = None) -> BusyMode:
         inbound = inbound or self._batch[0].inbound

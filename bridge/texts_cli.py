@@ -261,6 +261,22 @@ TEXTS: dict[str, tuple[str, str]] = {
     "doctor.mcp.warning": ("{file}: {reason}.", "{file}:{reason}。"),
     "doctor.mcp.server": ("{name} does not work: {reason}", "{name} 无法工作:{reason}"),
     "doctor.mcp.server.cure": ("causeway mcp test {name}", "causeway mcp test {name}"),
+    "doctor.mcp.confusable": (
+        "Tools that a model easily takes for each other: {pairs}.",
+        "模型容易混淆的工具:{pairs}。",
+    ),
+    "doctor.mcp.confusable.cure": (
+        "Let their descriptions name each other, or leave one out (excludeTools in mcp.json).",
+        "在描述中互相指明区别,或在 mcp.json 中用 excludeTools 去掉其中一个。",
+    ),
+    "doctor.mcp.dear": (
+        "Definitions of {tokens} tokens and more in each request: {names}.",
+        "每次请求占用 {tokens} 个以上 token 的工具定义:{names}。",
+    ),
+    "doctor.mcp.dear.cure": (
+        "Leave out what nobody needs, shorten with tools: trim, or switch retrieval on.",
+        "去掉不需要的工具,用 tools: trim 精简,或开启 retrieval。",
+    ),
     "doctor.mcp.command": (
         "{name}: the program {command} is not found.",
         "{name}:找不到程序 {command}。",

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import mimetypes
 import re
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,9 +64,11 @@ async def build_part(
             if image is not None:
                 images.append(image)
             lines.append(line)
-        parts = [_quoted(inbound), inbound.text.strip(), "\n".join(line for line in lines if line)]
+        shared = inbound.address.kind != "direct"
+        said = own_words(inbound.text.strip()) if shared else inbound.text.strip()
+        parts = [_quoted(inbound), said, "\n".join(line for line in lines if line)]
         body = "\n\n".join(part for part in parts if part)
-        if inbound.address.kind != "direct" and inbound.sender.id != before:
+        if shared and inbound.sender.id != before:
             body = f"[{speaker(inbound.sender.name, inbound.sender.id)} writes]\n{body}"
         before = inbound.sender.id
         if body:
@@ -75,12 +78,35 @@ async def build_part(
 
 def speaker(name: str, id: str) -> str:
     """A display name that can imitate nothing: no brackets, no line ends, no control characters, bounded."""
-    clean = "".join(c for c in name if c.isprintable() and c not in "[]<>").strip()[:64]
+    clean = _plain(name)[:64]
     return f"{clean} (id {id})" if clean else f"id {id}"
 
 
-def seed(context: Sequence[ContextMessage]) -> tuple[Entry, ...]:
-    """Earlier talk as history entries. A client's system message is its person's wish, not our system."""
+def _plain(name: str) -> str:
+    return "".join(c for c in name if c.isprintable() and _folded(c) not in "[]<>").strip()
+
+
+def own_words(said: str) -> str:
+    """What a person wrote, in a chat of several: a line that begins with a bracket (as only the bridge's own
+    lines do, such as who writes) is marked, so that it passes for none of those."""
+    if "[" not in unicodedata.normalize("NFKC", said):
+        return said
+    return "\n".join(f"\\{line}" if _begins_with_bracket(line) else line for line in said.splitlines())
+
+
+def _begins_with_bracket(line: str) -> bool:
+    first = next((c for c in line if not c.isspace() and unicodedata.category(c) not in ("Cf", "Cc")), "")
+    return _folded(first).startswith("[")
+
+
+def _folded(char: str) -> str:
+    """A character as it looks: a wide bracket is a bracket."""
+    return unicodedata.normalize("NFKC", char) or " "
+
+
+def seed(context: Sequence[ContextMessage], *, shared: bool = False) -> tuple[Entry, ...]:
+    """Earlier talk as history entries; `shared`: of several people. A client's system message is its person's
+    wish, not our system."""
     entries: list[Entry] = []
     for message in context:
         if message.role == "assistant":
@@ -88,7 +114,7 @@ def seed(context: Sequence[ContextMessage]) -> tuple[Entry, ...]:
         elif message.role == "system":
             entries.append(User("", f"[Instructions for this conversation]\n{message.text}"))
         else:
-            entries.append(User("", message.text))
+            entries.append(User("", own_words(message.text) if shared else message.text))
     return tuple(entries)
 
 
@@ -105,10 +131,10 @@ async def _fetch(
     attachment: Attachment, name: str, channel: Channel, folder: Path, language: str, intake: Intake
 ) -> tuple[ImageRef | None, str]:
     suffix = Path(attachment.name).suffix or mimetypes.guess_extension(attachment.mime or "") or ""
-    stem = re.sub(r"[^\w.-]+", "_", Path(attachment.name).stem)[:60] or attachment.kind
-    relative = f"received/{name}-{stem}{suffix[:12]}"
+    stem = _for_file(Path(attachment.name).stem)[:60] or attachment.kind
+    relative = f"received/{name}-{stem}{_for_file(suffix)[:12]}"
     target = folder / relative
-    label = attachment.name or attachment.kind
+    label = _plain(attachment.name)[:100] or attachment.kind
     try:
         await asyncio.to_thread(target.parent.mkdir, parents=True, exist_ok=True)
         async with asyncio.timeout(_FETCH_DEADLINE):
@@ -125,6 +151,11 @@ async def _fetch(
     if attachment.kind == "audio":
         return None, await _heard(target, relative, language, intake)
     return None, text("attachment.file", language, path=relative)
+
+
+def _for_file(name: str) -> str:
+    """A part of a name that is safe on every disk, and in a line that the model reads."""
+    return re.sub(r"[^\w.-]+", "_", name)
 
 
 _HEADS = ((b"\x89PNG", "image/png"), (b"\xff\xd8\xff", "image/jpeg"), (b"GIF8", "image/gif"))
@@ -148,7 +179,7 @@ async def _heard(path: Path, relative: str, language: str, intake: Intake) -> st
     except NotHeard as error:
         log.warning("a voice message was not written down: %s", error)
         return text("attachment.hearing_failed", language, path=relative)
-    return text("attachment.heard", language, path=relative, words=words)
+    return text("attachment.heard", language, path=relative, words=" / ".join(words.splitlines()))
 
 
 # -- what is shown -------------------------------------------------------------------------------------
