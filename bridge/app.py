@@ -246,7 +246,9 @@ class App:
     async def press(self, press: Press) -> str:
         """Where channels deliver pressed buttons; the words are for the person who pressed."""
         await self._recovered.wait()
-        said = await self.approvals.press(press)
+        said = self.sessions.questions.press(press)
+        if said is None:
+            said = await self.approvals.press(press)
         if said is None:
             said = await self.doorbell.press(press)
         return said if said is not None else text("approval.gone", press.sender.language)

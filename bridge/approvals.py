@@ -27,9 +27,12 @@ State = Literal["waiting", "once", "session", "always", "denied", "timeout"]
 #: Letters and digits that are not mistaken for one another.
 CLEAR = "23456789ABCDEFGHJKMNPQRSTUVWXYZ"
 _CODES = tuple(a + b for a in CLEAR for b in CLEAR if not (a.isalpha() and b.isalpha()))
-_SCOPE, _ALWAYS, _FOR_SESSION, _AUDIT = "approval", "approved", "approved here", "~audit"
+_SCOPE, _ALWAYS, _FOR_SESSION = "approval", "approved", "approved here"
+#: The audit log: `store.channel_state(AUDIT_SCOPE)`, log `AUDIT_LOG`; the newest `AUDIT_KEPT` entries stay.
+AUDIT_SCOPE, AUDIT_LOG, AUDIT_KEPT = "~audit", "approvals", 10_000
 #: Seconds after its end that a card is kept for a run that may still come back to it.
 _KEPT = 24 * 3600.0
+_TRIM_EVERY = 500
 _MOST_OPEN = 20  # of one session
 _LONGEST_ARGUMENTS = 1500
 _POST_DEADLINE = 30.0
@@ -84,7 +87,7 @@ class Approvals:
         self._clock = clock
         self._mask = mask
         self._wait = wait
-        self._audit = store.channel_state(_AUDIT)
+        self._audit = store.channel_state(AUDIT_SCOPE)
         self._open: dict[str, _Open] = {}
         self._session_yes: set[tuple[str, str]] = set()
         self._always: set[str] = set()
@@ -274,6 +277,20 @@ class Approvals:
             self._session_yes.discard(one)
             await self._store.put_setting(_FOR_SESSION, "\0".join(one), None)
 
+    def open(self) -> Sequence[Card]:
+        """The confirmations of all sessions that wait, the one that ends first first."""
+        cards = [one.card for one in self._open.values() if one.card.state == "waiting"]
+        return sorted(cards, key=lambda card: card.until)
+
+    async def decide(self, id: str, yes: bool, by: str) -> Card | None:
+        """Answer one for the person at this machine, who may decide everything; the first answer wins. None:
+        it does not wait (any more). The run that waits goes on and shows the outcome in the chat."""
+        mine = self._open.get(id)
+        if mine is None or mine.card.state != "waiting" or self._clock() >= mine.card.until:
+            return None
+        await self._decide(mine, "once" if yes else "denied", by, "")
+        return mine.card
+
     def waiting(self, session: str) -> Sequence[Card]:
         here = [one.card for one in self._open.values() if one.card.session == session]
         return [card for card in here if card.state == "waiting"]
@@ -323,7 +340,12 @@ class Approvals:
             "asker": card.asker,
             "by": by,
         }
-        await self._audit.append("approvals", f"{card.id}:{what}:{by}", entry)
+        seq = await self._audit.append(AUDIT_LOG, f"{card.id}:{what}:{by}", entry)
+        if (
+            seq % _TRIM_EVERY == 0
+            and len(kept := await self._audit.read(AUDIT_LOG, limit=AUDIT_KEPT)) >= AUDIT_KEPT
+        ):
+            await self._audit.trim(AUDIT_LOG, kept[0].seq - 1)
 
 
 def canonical(arguments: Mapping[str, Any]) -> str:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from agent.history import Assistant, Ended, Entry, ToolOutput, User, entry_to_json
+from bridge.approvals import AUDIT_LOG, AUDIT_SCOPE
 from bridge.cli_terminal import Terminal
 from bridge.config import Config
 from bridge.house_admin import Refusal, alone, carry_out, files_of
@@ -222,7 +223,7 @@ def _figure(value: float) -> str:
 
 async def audit(config: Config, options: argparse.Namespace, terminal: Terminal) -> int:
     async with alone(config, time.time, look=True) as desk:
-        log = await desk.store.channel_state("~audit").read("approvals", limit=options.n)
+        log = await desk.store.channel_state(AUDIT_SCOPE).read(AUDIT_LOG, limit=options.n)
     entries = [entry.value for entry in log]
     if options.json:
         terminal.json({"approvals": entries})

@@ -106,23 +106,24 @@ class Doorbell:
         language = press.sender.language
         if not self._access.of(press.sender, press.address).admin:
             return text("admins.only", language)
-        if what == "deny":
-            request = await self._pairing.deny(code)
-            key = "pairing.denied" if request else "pairing.unknown"
-            return text(key, language, code=code)
-        by = f"{press.address.channel}:{press.sender.id}"
-        done = await self._pairing.approve(code, by, "guest" if what == "guest" else "member")
-        if done is None:
-            return text("pairing.unknown", language, code=code)
-        await self._welcome(*done)
-        name = done[0].name or done[0].person
-        role = text(f"role.{done[1]}", language)
+        outcome = await self._decide(code, what, f"{press.address.channel}:{press.sender.id}", language)
         if (channel := self._channels.get(press.address.channel)) is not None:
             ref = ReplyRef(f"d{code}", press.address, "", language)
-            outcome = text("pairing.approved", language, name=name, role=role)
             try:
                 async with asyncio.timeout(_DEADLINE):
                     await channel.settle(ref, press.message_id, outcome)
             except (SendError, TimeoutError) as error:
                 log.info("the outcome of a request was not shown: %s", error)
-        return text("pairing.approved", language, name=name, role=role)
+        return outcome
+
+    async def _decide(self, code: str, what: str, by: str, language: str) -> str:
+        if what == "deny":
+            denied = await self._pairing.deny(code)
+            return text("pairing.denied" if denied else "pairing.unknown", language, code=code)
+        done = await self._pairing.approve(code, by, "guest" if what == "guest" else "member")
+        if done is None:
+            return text("pairing.unknown", language, code=code)
+        await self._welcome(*done)
+        request, role = done
+        name = request.name or request.person
+        return text("pairing.approved", language, name=name, role=text(f"role.{role}", language))

@@ -15,7 +15,7 @@ from typing import Any
 
 from agent.tools.base import Answer, Question
 from bridge.texts import text
-from channels.base import Channel, Choice, Inbound, ReplyRef, SendError
+from channels.base import Channel, Choice, Inbound, Press, ReplyRef, SendError
 
 log = logging.getLogger("causeway.questions")
 
@@ -30,10 +30,13 @@ _NO = frozenset(("no", "n", "deny", "decline", "/deny", "!deny", "不", "否", "
 
 @dataclass(slots=True)
 class _Open:
-    """A question that waits for a message of `sender`."""
+    """A question that waits for a message of `sender`, or a button of the card that is shown now. `choices`
+    are what the buttons mean, by their ids."""
 
     sender: str
     heard: asyncio.Queue[str] = field(default_factory=lambda: asyncio.Queue(1))
+    choices: dict[str, str] = field(default_factory=dict)
+    card: tuple[ReplyRef, str] | None = None
 
 
 class Questions:
@@ -84,8 +87,9 @@ class Questions:
         fields = dict(question.schema.get("properties") or {})
         if not fields:
             choices = [text("question.yes", language), text("question.no", language)]
-            await self._put(channel, ref, f"{head}\n\n{text('question.confirm', language)}", choices)
-            said = (await mine.heard.get()).lower()
+            words = f"{head}\n\n{text('question.confirm', language)}"
+            await self._put(channel, ref, mine, words, choices)
+            said = (await self._heard(channel, mine, words)).lower()
             if said in _YES:
                 return Answer("accept")
             return Answer("decline" if said in _NO else "cancel")
@@ -94,25 +98,64 @@ class Questions:
         for number, (name, schema) in enumerate(fields.items(), 1):
             lines = [head] if number == 1 else []
             lines.append(_wording(name, schema, name in required, number, len(fields), language))
-            await self._put(channel, ref, "\n\n".join(lines), _choices(schema))
+            words = "\n\n".join(lines)
+            await self._put(channel, ref, mine, words, _choices(schema))
             for _ in range(_MOST_TRIES):
-                said = await mine.heard.get()
+                said = await self._heard(channel, mine, words)
                 if said.lower() in ("/deny", "!deny"):
                     return Answer("decline")
                 known, value = read_value(said, schema, required=name in required)
                 if known:
                     break
-                await self._put(channel, ref, text("question.again", language, name=name), _choices(schema))
+                words = text("question.again", language, name=name)
+                await self._put(channel, ref, mine, words, _choices(schema))
             else:
                 return Answer("cancel")
             if value is not None:
                 values[name] = value
         return Answer("accept", values)
 
-    async def _put(self, channel: Channel, ref: ReplyRef, words: str, choices: Sequence[str]) -> None:
-        own = replace(ref, id=f"q{self._new_id()}")
+    def press(self, press: Press) -> str | None:
+        """A button of a question's card; None when it is none of ours. Returns the words for who pressed."""
+        if not press.choice.startswith("qu:"):
+            return None
+        language = press.sender.language
+        for waiting in self._open.values():
+            for question in waiting:
+                said = question.choices.get(press.choice)
+                if said is None:
+                    continue
+                if question.sender != press.sender.id:
+                    return text("approval.not_you", language)
+                if question.heard.full():
+                    return text("approval.late", language)
+                question.heard.put_nowait(said)
+                return ""
+        return text("approval.gone", language)
+
+    async def _put(
+        self, channel: Channel, ref: ReplyRef, mine: _Open, words: str, choices: Sequence[str]
+    ) -> None:
+        id = f"q{self._new_id()}"
+        own = replace(ref, id=id)
+        shown = [Choice(f"qu:{id}:{n}", choice) for n, choice in enumerate(choices)]
+        mine.choices = {choice.id: choice.label for choice in shown}
         async with asyncio.timeout(_POST_DEADLINE):
-            await channel.ask(own, words, [Choice(str(n), choice) for n, choice in enumerate(choices)])
+            message = await channel.ask(own, words, shown)
+        mine.card = (own, message) if message and shown else None
+
+    async def _heard(self, channel: Channel, mine: _Open, words: str) -> str:
+        """The next answer; the card's buttons go."""
+        said = await mine.heard.get()
+        mine.choices = {}
+        if mine.card is not None:
+            (own, message), mine.card = mine.card, None
+            try:
+                async with asyncio.timeout(_POST_DEADLINE):
+                    await channel.settle(own, message, f"{words}\n\n→ {said[:200]}")
+            except (SendError, TimeoutError) as error:
+                log.info("the answer to a question was not shown: %s", error)
+        return said
 
 
 def _choices(schema: Mapping[str, Any]) -> list[str]:

@@ -343,3 +343,65 @@ async def test_a_narrow_page_never_scrolls_sideways(house: WebHouse, page: Page)
         )
         == 0
     )
+
+
+async def test_a_question_is_answered_by_keyboard_and_its_outcome_is_in_every_tab(
+    house: WebHouse, page: Page
+) -> None:
+    other = await page.context.new_page()
+    await other.goto(house.url)
+    await online(other)
+    reply = await say(page, house, "clean up")
+    await reply.typing()
+    card = await reply.ask("May I run **rm**?", "a1", "Yes, once", "No")
+    for one in (page, other):
+        await one.wait_for_selector(".card .choices button")
+        assert await one.title() == "● Causeway"
+    assert not await page.locator("#working").is_visible()  # it is the person's turn
+    assert await page.get_by_role("group", name="web.card").get_by_role("button").count() == 2
+    await page.locator(".card button", has_text="Yes, once").focus()
+    await page.keyboard.press("Enter")
+    await until(lambda: house.presses)
+    assert house.presses[0].choice == "ap:a1:0"
+    await wait_text(page, ".card [role=status]", "noted")
+    assert await texts(other, ".card .said") == [""]  # told to the one who pressed, and to nobody else
+    await reply.settle(card, "✅ **rm**: allowed")
+    for one in (page, other):
+        await one.wait_for_selector(".card.settled .outcome strong")
+        assert await one.locator(".card button").count() == 0
+        assert await one.title() == "Causeway"
+    assert await page.evaluate("document.activeElement.className") == "outcome"
+    await page.reload()
+    await page.wait_for_selector(".card.settled .outcome strong")
+    assert await texts(page, ".card .outcome") == ["✅ rm: allowed"]
+
+
+async def test_a_question_survives_a_restart_and_a_failed_press_can_be_repeated(
+    house: WebHouse, page: Page
+) -> None:
+    reply = await say(page, house, "clean up")
+    await reply.ask("May I?", "a1", "Yes", "No")
+    await page.wait_for_selector(".card button")
+    await house.stop()
+    await page.wait_for_selector("#connection[data-state=offline]")
+    await page.click(".card button >> nth=1")
+    await wait_text(page, ".card .said", "web.card.failed")
+    await house.start()
+    await online(page)
+    await page.click(".card button[aria-disabled=false] >> nth=1")
+    await until(lambda: house.presses)
+    assert [press.choice for press in house.presses] == ["ap:a1:1"]
+
+
+async def test_a_long_question_fits_a_narrow_page_and_runs_nothing(house: WebHouse, page: Page) -> None:
+    await page.set_viewport_size({"width": 340, "height": 600})
+    reply = await say(page, house, "go")
+    hostile = "<img src=x onerror='window.hit=1'>"
+    question = f"May I? {hostile}\n\n```\n{'y' * 3000}\n</code></pre>{hostile}\n```"
+    card = await reply.ask(question, "a1", hostile, "A button with a label that goes on and on and on", "No")
+    await page.wait_for_selector(".card button")
+    assert await page.evaluate("document.documentElement.scrollWidth") <= 340
+    await reply.settle(card, hostile)
+    await page.wait_for_selector(".card.settled")
+    assert await page.locator(".card img").count() == 0
+    assert await page.evaluate("window.hit") is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import aiohttp
 from aiohttp import web
 from aiohttp.test_utils import TestServer, unused_port
 
-from channels.base import Activity, Inbound, Outbound, OutFile, ReplyRef
+from channels.base import Activity, Choice, Inbound, Outbound, OutFile, Press, ReplyRef
 from channels.web import WebChannel, WebConfig
 from tests.fakes.channel_env import MemoryState, key_text, memory_env
 
@@ -26,9 +27,11 @@ class WebHouse:
         self.port = unused_port()
         self.received: list[Inbound] = []
         self.fault: Exception | None = None
+        self.presses: list[Press] = []
+        self.answer: str | Exception = "noted"
 
     async def start(self) -> WebHouse:
-        env = memory_env(self.folder, self.state, self.text)
+        env = replace(memory_env(self.folder, self.state, self.text), press=self.press)
         self.channel = WebChannel("web", WebConfig(), env)
         app = web.Application()
         app.add_routes(self.channel.routes())
@@ -50,6 +53,12 @@ class WebHouse:
         if inbound.id not in [seen.id for seen in self.received]:
             self.received.append(inbound)
 
+    async def press(self, press: Press) -> str:
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        self.presses.append(press)
+        return self.answer
+
 
 class Reply:
     """What the bridge does with one reply."""
@@ -70,6 +79,14 @@ class Reply:
 
     def tool(self, call: str, name: str, state: Any, detail: str = "") -> None:
         self.house.channel.activity(self.ref, Activity(call, name, state, detail))
+
+    async def ask(self, question: str, id: str = "a1", *labels: str) -> str:
+        """Put a question with buttons, as an approval does: under an id of its own."""
+        choices = [Choice(f"ap:{id}:{n}", label) for n, label in enumerate(labels or ("Yes", "No"))]
+        return await self.house.channel.ask(replace(self.ref, id=id), question, choices)
+
+    async def settle(self, card: str, outcome: str) -> None:
+        await self.house.channel.settle(replace(self.ref, id=card.partition("/")[0]), card, outcome)
 
     async def typing(self) -> None:
         await self.house.channel.typing(self.ref)
@@ -97,6 +114,11 @@ class Visitor:
     async def send(self, id: str, text: str) -> int:
         async with self.http.post(self.house.url + "/web/send", json={"id": id, "text": text}) as response:
             return response.status
+
+    async def press(self, card: object, choice: object) -> tuple[int, dict[str, Any]]:
+        body = {"card": card, "choice": choice}
+        async with self.http.post(self.house.url + "/web/press", json=body) as response:
+            return response.status, await response.json()
 
     async def events(self, after: str = "") -> AsyncIterator[tuple[str, str, dict[str, Any]]]:
         """(event, id, data) as they come."""

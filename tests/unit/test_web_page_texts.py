@@ -7,8 +7,12 @@ import re
 
 import pytest
 
+from bridge import texts
 from bridge.texts import text
 from channels.web.page import Assets
+from channels.web.texts import TEXTS
+
+texts.add(TEXTS)  # as the bridge does when it opens the channel
 
 
 @pytest.mark.parametrize(("language", "send"), [("en-GB", "Send"), ("zh-CN", "发送"), ("", "Send")])
@@ -20,8 +24,8 @@ def test_the_page_is_complete_in_both_languages(language: str, send: str) -> Non
     assert block is not None
     labels = json.loads(block[1])
     script = Assets.load().files["app.js"][0].decode()
-    for name in re.findall(r"labels\.([a-z_]+)", script):
-        assert labels[name]
+    for name in re.findall(r'labels(?:\.([a-z_]+)|\["([a-z_.]+)"\])', script):
+        assert labels["".join(name)]
 
 
 def test_a_text_cannot_break_out_of_the_page() -> None:
