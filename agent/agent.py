@@ -29,9 +29,10 @@ from agent.history import (
     reply_files,
     reply_text,
     shortened,
+    told,
     window,
 )
-from agent.models.base import Completed, ContextTooLong, Model, ModelError, Request, Text, ToolSpec
+from agent.models.base import Completed, ContextTooLong, Model, ModelError, Request, Text
 from agent.prompt import LAST_STEP, SystemPrompt
 from agent.skills.counts import SkillCounts
 from agent.skills.manager import SkillManager
@@ -133,8 +134,10 @@ class Agent:
                 self._guard_loop(answers[-1], own, seen)
             turn = await self._joined(turn)
             used = [call.name for answer in answers for call in answer.calls]
-            given = self._injected.names if self._injected.run == turn.run else ()
-            catalog = self._tools.catalog.keeping(catalog, [*used, *given])
+            if self._retrieval is not None and self._retrieval.settings.enabled:
+                # What was given may not shrink; without retrieval a list is as the servers are now.
+                used += self._injected.names if self._injected.run == turn.run else ()
+            catalog = self._tools.catalog.keeping(catalog, used)
             last = len(answers) >= self._settings.max_steps
             answer = await self._ask(turn, catalog, emit, last=last)
             if last and answer.calls:
@@ -210,9 +213,10 @@ class Agent:
 
     def _request(self, view: list[Entry], system: str, offered: Sequence[Tool], last: bool) -> Request:
         return Request(
-            system=f"{system}\n\n{LAST_STEP}" if last else system,
-            entries=view,
-            tools=[ToolSpec(tool.name, tool.description, tool.params) for tool in offered],
+            system=system,
+            # At the end, so that all before it is still what the provider has cached.
+            entries=[*told(view), User("", LAST_STEP)] if last else told(view),
+            tools=self._tools.specs(offered),
             load_image=lambda image: (self.folder / image.path).read_bytes(),
             key=self.session,
         )

@@ -187,6 +187,29 @@ def window(entries: Sequence[Entry], run: str, limit: int) -> list[Entry]:
     return [*request, *steps[cut:]]
 
 
+#: How a turn that a person stopped ends in the model's view. Without it, it would do in the next turn, with
+#: the rights of the next person, what was asked in this one.
+STOPPED_TURN = (
+    "[A person stopped me here. This is over: I do nothing of what was asked in it unless somebody asks for it "
+    "again.]"
+)
+
+
+def told(entries: Sequence[Entry]) -> list[Entry]:
+    """The entries with such an ending behind each turn that was stopped, for the model's view."""
+    shown: list[Entry] = []
+    for entry in entries:
+        if not isinstance(entry, Ended):
+            shown.append(entry)
+        elif entry.failure == "stopped":
+            last = shown[-1] if shown else None
+            if isinstance(last, Assistant) and last.run == entry.run and not last.calls:
+                shown[-1] = replace(last, text=f"{last.text}\n\n{STOPPED_TURN}", opaque={})
+            else:
+                shown.append(Assistant(entry.run, STOPPED_TURN))
+    return shown
+
+
 def shortened(entries: Sequence[Entry], run: str, level: int) -> list[Entry]:
     """A smaller view for a provider that refused the request's length; each level from 1 to 3 is smaller.
 
@@ -196,7 +219,8 @@ def shortened(entries: Sequence[Entry], run: str, level: int) -> list[Entry]:
     own = next((i for i, e in enumerate(entries) if e.run == run), len(entries))
     view = list(entries)
     if level > 1:
-        start = own if level == 3 else max(own - 20, 0)
+        # In steps of 20, so that the beginning stays the same for some turns (providers cache it).
+        start = own if level == 3 else max(own - 20, 0) // 20 * 20
         while start < own and not isinstance(entries[start], User):
             start += 1
         view = view[start:]

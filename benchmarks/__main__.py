@@ -17,7 +17,7 @@ from pathlib import Path
 import aiohttp
 import psutil
 
-from benchmarks import first_answer, mcp, retrieval, skills
+from benchmarks import first_answer, mcp, retrieval, skills, store
 from tests.fakes.llm import free_port
 from tests.harness import Process, openai_at, write_config
 
@@ -121,10 +121,14 @@ async def everything() -> None:
         ("MCP", mcp.main),
         ("Skills", skills.main),
         ("Retrieval", retrieval.main),
+        ("Store", store.main),
     ):
         print(f"\n{title}")
         await part()
 
 
 if __name__ == "__main__":
-    asyncio.run(everything())
+    if sys.argv[1:2] == ["store"]:
+        asyncio.run(store.main(sys.argv[2:]))
+    else:
+        asyncio.run(everything())

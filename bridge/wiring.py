@@ -58,6 +58,7 @@ def agents_side(app: App) -> None:
         log_dir=app.workspace / "logs",
         cwd_default=app.workspace,
         on_secret=app.masker.add,
+        mask=app.masker.mask,
         start_timeout=config.mcp.start_timeout,
         sampling=config.mcp.sampling.enabled,
         logins=app.login.logins,

@@ -1,7 +1,7 @@
 """Messages: Anthropic's protocol, through its official SDK.
 
 Protocol: https://docs.anthropic.com/en/api/messages. The prompt is marked for the provider's cache at
-the end of the system text, of the tools and of the history, so that a run's later steps read it from there.
+the ends of the system text, of the tools, of the history, and of what the request before held of it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from agent.history import Entry
 from agent.models import wire
 from agent.models.arguments import finished_call
 from agent.models.base import Completed, Request, ToolSpec, Usage
+from agent.models.chat import framed
 from agent.models.pictures import Picture, Pictures, show
 from agent.models.schema import ToolRenderer
 from agent.models.sse import ServerEvent
@@ -114,14 +115,14 @@ def _tool_use(call: Call) -> dict[str, Any]:
 
 
 def _result(call: Call, pictures: Pictures) -> dict[str, Any]:
-    result = call.result
-    content: str | list[dict[str, Any]] = result.text
+    result, text = call.result, framed(call)
+    content: str | list[dict[str, Any]] = text
     if result.images:
-        content = [_text(result.text), *(_picture(show(ref, pictures)) for ref in result.images)]
+        content = [_text(text), *(_picture(show(ref, pictures)) for ref in result.images)]
     block: dict[str, Any] = {"type": "tool_result", "tool_use_id": call.id, "content": content}
     if result.is_error:
         # The protocol takes only text in a failed result.
-        block |= {"is_error": True, "content": result.text}
+        block |= {"is_error": True, "content": text}
     return block
 
 
@@ -146,9 +147,17 @@ def render_body(
             for name in used
         ]
         body["tool_choice"] = {"type": "none"}
-    last = messages[-1]["content"]
-    last[-1] = {**last[-1], "cache_control": _CACHE}
+    _mark(messages)
     return body
+
+
+def _mark(messages: list[dict[str, Any]]) -> None:
+    """Mark the end of the history for the cache, and where the request before ended. The provider looks for
+    what it has cached only 20 blocks back from a mark, and one step with parallel calls may bring more."""
+    answers = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
+    for place in {len(messages) - 1, answers[-1] - 1 if answers else len(messages) - 1}:
+        blocks = messages[place]["content"]
+        blocks[-1] = {**blocks[-1], "cache_control": _CACHE}
 
 
 def _names_used(messages: list[dict[str, Any]]) -> list[str]:

@@ -6,6 +6,7 @@ Protocol: https://platform.openai.com/docs/api-reference/chat.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -23,6 +24,10 @@ MOST_CALLS = 128
 #: Characters of a tool's description where a server bounds it.
 LONGEST_DESCRIPTION = 1024
 PROTOCOL = "openai"
+#: The built-in tools that bring what others wrote. MCP tools do too: their names hold two underlines.
+_OUTSIDE = frozenset({"read", "search", "ls", "bash", "web_fetch", "task_status"})
+_FRAME = "tool_data"
+_FRAME_INSIDE = re.compile(r"([<\uff1c])(?=[\s/\uff0f\\]{0,5}tool[\s_-]?data)", re.IGNORECASE)
 
 
 def render_messages(
@@ -33,10 +38,8 @@ def render_messages(
     `model` gives an answer's reasoning back to the model that it came from.
     """
     messages: list[dict[str, Any]] = [{"role": "system", "content": system}] if system else []
-    found = turns(entries, longest_id=LONGEST_ID)
-    last_said = max((n for n, turn in enumerate(found) if isinstance(turn, Said)), default=-1)
     shown: list[dict[str, Any]] = []  # pictures of results, which only a user message can hold
-    for number, turn in enumerate(found):
+    for turn in turns(entries, longest_id=LONGEST_ID):
         if isinstance(turn, Said):
             messages.append({"role": "user", "content": _content(turn, pictures, shown)})
             shown = []
@@ -44,7 +47,7 @@ def render_messages(
         if shown:
             messages.append({"role": "user", "content": shown})
             shown = []
-        messages.append(_assistant(turn, model, current=number > last_said))
+        messages.append(_assistant(turn, model))
         for call in turn.calls:
             messages.append({"role": "tool", "tool_call_id": call.id, "content": _result(call)})
             shown += _result_pictures(call, pictures)
@@ -71,10 +74,24 @@ def _part(picture: Picture | str) -> dict[str, Any]:
     return {"type": "image_url", "image_url": {"url": f"data:{picture.mime};base64,{picture.data}"}}
 
 
+def framed(call: Call) -> str:
+    """The result's text; what others wrote stands in a frame that marks it as data.
+
+    Nothing in the text can end the frame. The bridge's own words and the files of skills, which are there to
+    be followed, have none.
+    """
+    path = call.arguments.get("path")
+    of_skill = isinstance(path, str) and path.startswith("/skills/")
+    if "__" not in call.name and (call.name not in _OUTSIDE or of_skill):
+        return call.result.text
+    return f"<{_FRAME}>\n{_FRAME_INSIDE.sub(r'&lt;', call.result.text)}\n</{_FRAME}>"
+
+
 def _result(call: Call) -> str:
-    text = call.result.text
+    text = framed(call)
     # The protocol has no mark for a failed call.
-    return f"Error: {text}" if call.result.is_error and not text.lower().startswith("error") else text
+    said = call.result.text.lower().startswith("error")
+    return f"Error: {text}" if call.result.is_error and not said else text
 
 
 def _result_pictures(call: Call, pictures: Pictures) -> list[dict[str, Any]]:
@@ -84,14 +101,15 @@ def _result_pictures(call: Call, pictures: Pictures) -> list[dict[str, Any]]:
     return [label, *(_part(show(ref, pictures)) for ref in call.result.images)]
 
 
-def _assistant(turn: Answer, model: str, *, current: bool) -> dict[str, Any]:
+def _assistant(turn: Answer, model: str) -> dict[str, Any]:
     message: dict[str, Any] = {"role": "assistant", "content": turn.text or None}
     kept = turn.opaque.get(PROTOCOL)
     kept = kept if isinstance(kept, dict) and kept.get("model") == model else {}
     if turn.calls:
         message["tool_calls"] = [_tool_call(call, kept.get("calls")) for call in turn.calls]
-        # Reasoning models want it back while their calls go on, and only then.
-        if current and isinstance(kept.get("reasoning_content"), str):
+        # Reasoning models want it back while their calls go on. It is given back later, too: those that do
+        # not want it then pass it over, and without it the cached beginning of the request would end here.
+        if isinstance(kept.get("reasoning_content"), str):
             message["reasoning_content"] = kept["reasoning_content"]
     return message
 

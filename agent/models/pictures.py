@@ -20,6 +20,7 @@ LARGEST = 3_700_000
 LARGEST_SUM = 15_000_000
 #: Most pictures of one request. Above 20 Anthropic lowers the allowed size of each.
 MOST = 20
+_AT_A_TIME = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +62,11 @@ def load(refs: Sequence[ImageRef], load_image: LoadImage) -> dict[ImageRef, Pict
     """Read pictures, newest first until the bounds are reached. Blocking: call it in a thread."""
     found: dict[ImageRef, Picture | str] = {}
     room = LARGEST_SUM
+    # Old ones go several at a time: each that goes changes the beginning of the request, which is cached.
+    most = len(refs) - max(0, -(-(len(refs) - MOST) // _AT_A_TIME) * _AT_A_TIME)
     for count, ref in enumerate(reversed(refs)):
         name = PurePosixPath(ref.path).name
-        if count >= MOST or room <= 0:
+        if count >= most or room <= 0:
             found[ref] = (
                 f"[The picture {name} is left out: there are newer ones and a request holds only so many.]"
             )

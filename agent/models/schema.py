@@ -39,6 +39,9 @@ _DROPPED = frozenset(
     {"$schema", "$id", "id", "$ref", "$defs", "definitions", "$anchor", "$comment", "$vocabulary",
      "$dynamicRef", "$dynamicAnchor", "$recursiveRef", "$recursiveAnchor"}
 )  # fmt: skip
+#: Keywords that a model needs for no call.
+_SAYS_NOTHING = frozenset({"title", "examples", "example", "$comment", "deprecated", "readOnly", "writeOnly"})
+_SENTENCE = re.compile(r"[.!?](?=\s)|[。！？]")
 _KINDS = ("object", "array", "string", "number", "integer", "boolean", "null")
 _SHAPES: dict[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("title", "description", "pattern", "format"), str),
@@ -277,6 +280,53 @@ def _outline(part: Node) -> Node:
     if isinstance(part.get("description"), str):
         short["description"] = part["description"][:200]
     return short | {"items": {}} if "array" in kinds_of(part) else short
+
+
+def trimmed(spec: ToolSpec, longest: int = 0, *, plain: bool = False) -> ToolSpec:
+    """A shorter definition for the same tool, for tools whose makers were generous with words.
+
+    Descriptions, of the tool and of its parameters, have at most `longest` characters (0: whole). `plain`
+    leaves out titles, examples, empty descriptions and null defaults. Names, types, `required` and choices
+    are kept. The same definition always becomes the same, so what a provider cached stays cached.
+    """
+    if not longest and not plain:
+        return spec
+    try:
+        parameters = _trimmed(spec.parameters, longest, plain)
+    except RecursionError:  # it contains itself; the renderer says so
+        parameters = spec.parameters
+    return ToolSpec(spec.name, shorter(spec.description, longest), parameters)
+
+
+def _trimmed(part: Any, longest: int, plain: bool) -> Any:
+    if isinstance(part, list):
+        return [_trimmed(item, longest, plain) for item in part]
+    if not isinstance(part, dict):
+        return part
+    kept: Node = {}
+    for key, value in part.items():
+        if key in (*_MAPS, "$defs", "definitions") and isinstance(value, dict):
+            kept[key] = {name: _trimmed(inner, longest, plain) for name, inner in value.items()}
+        elif key in (*_LISTS, *_ONES):
+            kept[key] = _trimmed(value, longest, plain)
+        elif key == "description" and isinstance(value, str):
+            if value.strip() or not plain:
+                kept[key] = shorter(value, longest)
+        elif not (plain and (key in _SAYS_NOTHING or (key == "default" and value is None))):
+            kept[key] = value
+    return kept
+
+
+def shorter(text: str, longest: int) -> str:
+    """The text, cut to at most `longest` characters (0: whole) where a sentence ends, else a word."""
+    if not longest or len(text) <= longest:
+        return text
+    head = text[:longest]
+    end = max((end.end() for end in _SENTENCE.finditer(text[: longest + 1])), default=0)
+    if longest // 2 <= end <= longest:
+        return head[:end]
+    space = head.rfind(" ")
+    return (head[:space] if space >= longest // 2 else head[:-1]).rstrip(" ,;:") + "…"
 
 
 class ToolRenderer:

@@ -44,13 +44,19 @@ class Caller:
         return "admin" if self.admin else "guest" if self.guest else "member"
 
     @property
+    def standing(self) -> tuple[str, ...]:
+        """All that rules look at."""
+        return self.id, self.role, self.channel, self.chat_kind, self.chat
+
+    @property
     def everybody(self) -> tuple[Caller, ...]:
         return (self, *self.others)
 
     def joined(self, other: Caller) -> Caller:
-        """The same turn with other people's messages in it."""
-        known = {one.id for one in self.everybody}
-        new = tuple(replace(one, others=()) for one in other.everybody if one.id not in known)
+        """The same turn with other people's messages in it; those of one person from another kind of chat,
+        or in another role, count as well."""
+        known = {one.standing for one in self.everybody}
+        new = tuple(replace(one, others=()) for one in other.everybody if one.standing not in known)
         return replace(self, others=(*self.others, *new)) if new else self
 
 

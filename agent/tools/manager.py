@@ -19,13 +19,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, cast
 
+from agent.models.base import ToolSpec
+from agent.models.schema import trimmed
 from agent.tools.arguments import ArgumentChecker
 from agent.tools.base import Caller, Tool, ToolContext, ToolFailure, ToolResult
 from agent.tools.builtin import builtin_tools
 from agent.tools.builtin.tasks import task_tool
 from agent.tools.catalog import Catalog
 from agent.tools.policy import Decision, Policy
-from agent.tools.results import Masker, finish
+from agent.tools.results import MaskedDesk, Masker, Results
 from agent.tools.settings import ToolSettings
 from agent.tools.stats import ToolStats, ToolUsage, Usage
 from agent.tools.tasks import Tasks, Work
@@ -41,6 +43,8 @@ _OWN_DEADLINE_MARGIN = 5.0
 _TASK_MARGIN = 300
 #: Offers (what a caller may use of a catalog) that are kept; they are made anew beyond that.
 _MOST_OFFERS = 500
+#: Definitions as models see them that are kept; they are made anew beyond that.
+_MOST_SPECS = 5000
 #: Names that can be switched off at once.
 _MOST_OFF = 1000
 # An absolute path of the host; not a URL's, nor a part of a relative one.
@@ -114,15 +118,17 @@ class ToolManager:
         self._offers: dict[tuple[Catalog, Caller, frozenset[str]], tuple[Tool, ...]] = {}
         self._mcp = mcp
         self._masker = masker
+        self._results = Results(settings, masker)
         self._switches = switches
         self._switching = asyncio.Lock()
         self._off: frozenset[str] = frozenset()
         self._workers = Workers()
         self._tasks = Tasks(settings.background, decide=self.decide) if settings.background.enabled else None
-        self._builtin = (*_builtin(settings, self._workers), *more)
+        self._builtin = (*_builtin(settings, self._workers, masker), *more)
         self._task_tool = task_tool(self._tasks) if self._tasks else None
         self._checker = ArgumentChecker()
         self._stats = Usage()
+        self._specs: dict[str, tuple[Tool, ToolSpec]] = {}
         self._known: tuple[Tool, ...] = ()
         self._catalog = Catalog()
         self._rebuild()
@@ -217,6 +223,19 @@ class ToolManager:
             self._offers[key] = known
         return known
 
+    def specs(self, tools: Iterable[Tool]) -> list[ToolSpec]:
+        """The tools as models see them, trimmed as the settings say; the same tool is always the same."""
+        specs: list[ToolSpec] = []
+        for tool in tools:
+            known = self._specs.get(tool.name)
+            if known is None or known[0] is not tool:
+                trim, whole = self._settings.trim, ToolSpec(tool.name, tool.description, tool.params)
+                known = self._specs[tool.name] = (tool, trimmed(whole, trim.descriptions, plain=trim.schemas))
+                while len(self._specs) > _MOST_SPECS:
+                    del self._specs[next(iter(self._specs))]
+            specs.append(known[1])
+        return specs
+
     def decide(self, tool: Tool, caller: Caller, session: str = "") -> Decision:
         """Whether this caller may use the tool here, or a person has to say yes first."""
         return self._policy.decide(tool, caller, self._mounted(session))
@@ -256,11 +275,16 @@ class ToolManager:
         """Run a call to its end: the result as models get it, counted."""
         began = time.monotonic()
         outcome = "cancelled"
+        if context.desk is not None:
+            context = replace(context, desk=MaskedDesk(context.desk, self._masker))
         result = None
         try:
             result, outcome = await self._outcome(tool, arguments, context, patient=work is not None)
-            limit = self._settings.result_chars - (_TASK_MARGIN if work and work.id else 0)
-            result = replace(result, text=_storable(finish(result.text, limit, self._masker)))
+            shorter = _TASK_MARGIN if work and work.id else 0
+            text = await self._results.finish(
+                result.text, tool=tool.name, folder=context.folder, shorter=shorter
+            )
+            result = replace(result, text=text)
         finally:
             if outcome == "cancelled" and work and work.ending in ("timeout", "given up"):
                 outcome = "timeout"
@@ -334,7 +358,7 @@ class ToolManager:
         return tuple(dict.fromkeys([*same, *near]))[:3]
 
 
-def _builtin(settings: ToolSettings, workers: Workers) -> tuple[Tool, ...]:
+def _builtin(settings: ToolSettings, workers: Workers, masker: Masker) -> tuple[Tool, ...]:
     """The built-in tools with their deadlines. A command that may go on in the background has the time for
     it; what it may take before that stays the tool's deadline."""
     seconds: dict[str, float] = dict(settings.timeouts)
@@ -344,7 +368,7 @@ def _builtin(settings: ToolSettings, workers: Workers) -> tuple[Tool, ...]:
         settings = settings.model_copy(update={"bash": settings.bash.model_copy(update={"timeout": longest})})
     return tuple(
         cast(Tool, replace(cast(Any, tool), timeout=seconds[tool.name])) if tool.name in seconds else tool
-        for tool in builtin_tools(settings, workers)
+        for tool in builtin_tools(settings, workers, masker)
     )
 
 
@@ -359,11 +383,6 @@ def _longest(tool: Tool) -> float:
     if tool.source == "builtin":
         return tool.timeout
     return float(getattr(tool, "ceiling", tool.timeout)) + _OWN_DEADLINE_MARGIN
-
-
-def _storable(text: str) -> str:
-    """The text without what stores and providers refuse: NUL, and halves of surrogate pairs."""
-    return text.replace("\0", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode()
 
 
 def _failed(text: str) -> ToolResult:

@@ -8,12 +8,13 @@ the other precautions, not a wall: a secret that was split or transformed otherw
 from __future__ import annotations
 
 import base64
+import functools
 import json
 import logging
 import re
 import threading
 import urllib.parse
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 MASK = "***"
@@ -25,6 +26,15 @@ LONGEST = 4096
 
 _WORD = "[A-Za-z0-9_-]"
 
+
+def _begins(literal: str) -> str:
+    """A literal of fixed width where a word begins: also behind an escape that ends in a letter or a digit,
+    as in JSON text (`\\n`, `\\u001b[31m`) and in URLs (`%3D`)."""
+    escapes = (r"\\[nrtbfv]", r"\\x[0-9A-Fa-f]{2}", r"\\u[0-9A-Fa-f]{4}", "%[0-9A-Fa-f]{2}", r"[0-9;\[]m")
+    behind = "|".join(f"(?<={escape}{literal})" for escape in escapes)
+    return f"{literal}(?:(?<!{_WORD}{literal})|{behind})"
+
+
 # Each shape: literals (in lower case) one of which any match holds, and the pattern. The literals are
 # looked for first, which is a hundred times faster than trying patterns at every place of a text. For the
 # same reason a pattern begins with a literal and looks back behind it to see that a word begins there;
@@ -34,33 +44,71 @@ _SHAPES: tuple[tuple[tuple[str, ...], re.Pattern[str]], ...] = tuple(
     (literals, re.compile(pattern))
     for literals, pattern in (
         # OpenAI, Anthropic and their likes
-        (("sk-",), rf"sk-(?<!{_WORD}sk-)(?=[A-Za-z_-]{{0,60}}[0-9]){_WORD}{{16,}}+"),
+        (("sk-",), rf"{_begins('sk-')}(?=[A-Za-z_-]{{0,60}}[0-9]){_WORD}{{16,}}+"),
+        (("gsk_",), rf"{_begins('gsk_')}[A-Za-z0-9]{{30,}}+"),
+        (("xai-",), rf"{_begins('xai-')}[A-Za-z0-9]{{30,}}+"),
         # Telegram bot token; the number before the colon is the bot's public id
-        ((":",), rf"(:)(?<=[0-9]{{5}}:){_WORD}{{30,}}+"),
-        # AWS access key id and key
-        (("akia", "asia"), rf"A[KS]IA(?<!{_WORD}....)[A-Z0-9]{{16}}(?![A-Z0-9])"),
+        ((":", "%3a"), rf"(:(?<=[0-9]{{5}}:)|%3[Aa](?<=[0-9]{{5}}...)){_WORD}{{30,}}+"),
+        # AWS access key id, key and session token
+        (("akia", "asia"), rf"{_begins('A[KS]IA')}[A-Z0-9]{{16}}(?![A-Z0-9])"),
         (
-            ("aws_secret_access_key",),
-            r"(?i:aws_secret_access_key)[\"']?\s{0,3}[=:]\s{0,3}[\"']?[A-Za-z0-9/+=]{40}",
+            ("aws_s", "secretaccesskey", "sessiontoken"),
+            r"((?i:aws_secret_access_key|aws_session_token|secretaccesskey|sessiontoken)"
+            r"\\{0,3}[\"']?\s{0,3}[=:]\s{0,3}\\{0,3}[\"']?)[A-Za-z0-9/+=]{40,}+",
         ),
-        # GitHub, Slack, Google
-        (("github_pat_",), rf"github_pat_(?<!{_WORD}github_pat_)[A-Za-z0-9_]{{40,}}+"),
-        (("ghp_", "gho_", "ghu_", "ghs_", "ghr_"), rf"gh[pousr]_(?<!{_WORD}....)[A-Za-z0-9]{{30,}}+"),
-        (("xox",), rf"xox(?<!{_WORD}xox)[a-z]-[A-Za-z0-9-]{{10,}}+"),
-        (("xapp-",), rf"xapp-(?<!{_WORD}xapp-)[A-Za-z0-9-]{{10,}}+"),
-        (("aiza",), rf"AIza(?<!{_WORD}AIza){_WORD}{{35}}"),
+        # GitHub, GitLab, Slack, Google, Stripe, Hugging Face, npm, PyPI
+        (("github_pat_",), rf"{_begins('github_pat_')}[A-Za-z0-9_]{{40,}}+"),
+        (("ghp_", "gho_", "ghu_", "ghs_", "ghr_"), rf"{_begins('gh[pousr]_')}[A-Za-z0-9]{{30,}}+"),
+        (("glpat-",), rf"{_begins('glpat-')}{_WORD}{{16,}}+"),
+        (("xox",), rf"{_begins('xox')}[a-z]-[A-Za-z0-9-]{{10,}}+"),
+        (("xapp-",), rf"{_begins('xapp-')}[A-Za-z0-9-]{{10,}}+"),
+        (("hooks.slack.com/",), r"(hooks\.slack\.com/(?:services|workflows|triggers)/)[A-Za-z0-9/]{20,}+"),
+        (("aiza",), rf"{_begins('AIza')}{_WORD}{{35}}"),
+        (("gocspx-",), rf"{_begins('GOCSPX-')}{_WORD}{{20,}}+"),
+        (("ya29.",), rf"{_begins('ya29[.]')}{_WORD}{{20,}}+"),
+        (("k_live_", "k_test_"), rf"{_begins('[sr]k_(?:live|test)_')}[A-Za-z0-9]{{16,}}+"),
+        (("hf_",), rf"{_begins('hf_')}[A-Za-z0-9]{{30,}}+"),
+        (("npm_",), rf"{_begins('npm_')}[A-Za-z0-9]{{36,}}+"),
+        (("pypi-",), rf"{_begins('pypi-')}{_WORD}{{50,}}+"),
         # JSON web token
-        (("eyj",), rf"eyJ(?<!{_WORD}eyJ){_WORD}{{8,}}+\.eyJ{_WORD}{{8,}}+\.{_WORD}*+"),
+        (("eyj",), rf"{_begins('eyJ')}{_WORD}{{8,}}+\.eyJ{_WORD}{{8,}}+\.{_WORD}*+"),
         (("bearer",), r"([Bb](?:earer|EARER)\s{1,3})[A-Za-z0-9._~+/-]{20,}+=*+"),
+        (
+            ("authorization",),
+            r"((?i:authorization)\\{0,3}[\"']?\s{0,3}[:=]\s{0,3}\\{0,3}[\"']?(?i:basic|token|apikey|bot)\s{1,3})"
+            r"[A-Za-z0-9._~+/-]{8,}+=*+",
+        ),
         (
             ("private key-----",),
             r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY-----(?s:.*?)"
             r"(?:-----END [A-Z0-9 ]{0,40}PRIVATE KEY-----|\Z)",
         ),
-        # A password in a URL
-        (("://",), r"(://[^\s/:@\"'<>]{0,100}:)[^\s/@\"'<>]{1,300}(?=@)"),
+        # A password in a URL, also in one with escaped slashes; it may hold an @ itself
+        (("://", ":\\/\\/"), r"(:(?:\\?/){2}[^\s/:@\"'<>\\]{0,100}:)[^\s/\"'<>]{1,300}(?=@)"),
+        # A password in a connection string, or in a URL's query
+        (
+            ("password=", "pwd=", "accountkey=", "sharedaccesskey="),
+            r"((?i:password|pwd|accountkey|sharedaccesskey)="
+            r"(?:(?<=[;&?\s]password=)|(?<=[;&?\s]Password=)|(?<=[;&?\s]PASSWORD=)|(?<=[;&?\s]pwd=)"
+            r"|(?<=[;&?\s]Pwd=)|(?<=[;&?\s]PWD=)|(?<=(?i:key)=)))"
+            r"(?![/.~])(?=[^\s;,&\"')]{0,100}[0-9!@#%^*+~-])[^\s;,&\"'(){}<>$]{4,200}+",
+        ),
     )
 )
+#: Where the body of a private key ends whose beginning was cut away, and a line of such a body (in JSON,
+#: too).
+_KEY_END = re.compile(r"-----END [A-Z0-9 ]{0,40}PRIVATE KEY-----")
+_KEY_LINE = re.compile(r"[ \t]*[A-Za-z0-9+/=]{0,80}(?:\\r)?(?:\\n)?\s*")
+_LINE_ENDS = re.compile(r"(?<=\n)|(?<=\\n)")
+#: Colours and other orders to a terminal. They tear words apart, and say nothing to a reader.
+_TERMINAL = re.compile(
+    r"\x1b(?:\[[0-?]*+[ -/]*+[@-~]|\][^\x07\x1b]{0,2000}(?:\x07|\x1b\\)|[()][A-Z0-9]|[=>78cM])"
+)
+#: What overwrites a secret: a character that means nothing (it is for private use).
+_FILL = "\ue0f0"
+_FILLED = re.compile(f"{_FILL}+")
+_NO_LINE_END = re.compile(r"[^\r\n]")
+_UUID = re.compile(r"[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
 
 
 class Masker:
@@ -84,16 +132,26 @@ class Masker:
             self._publish()
 
     def mask(self, text: str) -> str:
-        """The text with every secret replaced. Time is linear: well under a millisecond for 20,000
-        characters and a few dozen known values."""
+        """The text with every secret replaced, and without colours. Time is linear: well under a
+        millisecond for 20,000 characters and a few dozen known values."""
+        if "\x1b" in text:
+            text = _TERMINAL.sub("", text)
+        return self._masked(text, lambda kept, secret: f"{kept}{MASK}")
+
+    def blank(self, text: str) -> str:
+        """The text with every character of a secret overwritten, save line ends: of the same length, so that
+        parts may be cut out of it. `settled` makes such a part readable."""
+        return self._masked(text, _overwritten)
+
+    def _masked(self, text: str, instead: Callable[[str, str], str]) -> str:
         for form in self._forms:
             if form in text:
-                text = text.replace(form, MASK)
+                text = text.replace(form, instead("", form))
         lower = text.lower()
-        for literals, pattern in _SHAPES:
-            if any(literal in lower for literal in literals):
-                text = pattern.sub(_replacement, text)
-        return text
+        for (first, *others), pattern in _SHAPES:
+            if first in lower or (others and any(literal in lower for literal in others)):
+                text = pattern.sub(functools.partial(_replacement, instead), text)
+        return _without_rests(text, instead) if "private key-----" in lower else text
 
     def _remember(self, secret: str) -> None:
         secret = secret.strip()
@@ -113,9 +171,33 @@ class Masker:
         self._forms = tuple(sorted(forms, key=lambda form: (-len(form), form)))
 
 
-def _replacement(match: re.Match[str]) -> str:
+def settled(text: str) -> str:
+    """What `blank` overwrote, as one mask each."""
+    return _FILLED.sub(MASK, text)
+
+
+def _overwritten(kept: str, secret: str) -> str:
+    return kept + _NO_LINE_END.sub(_FILL, secret)
+
+
+def _replacement(instead: Callable[[str, str], str], match: re.Match[str]) -> str:
     kept = match.group(1) if match.re.groups else ""
-    return f"{kept}{MASK}"
+    return instead(kept, match.group()[len(kept) :])
+
+
+def _without_rests(text: str, instead: Callable[[str, str], str]) -> str:
+    """The text without what is left of private keys whose first line is missing."""
+    parts: list[str] = []
+    at = 0
+    for end in _KEY_END.finditer(text):
+        kept = end.start()
+        for line in reversed(_LINE_ENDS.split(text[max(at, kept - LONGEST) : kept])):
+            if not _KEY_LINE.fullmatch(line):
+                break
+            kept -= len(line)
+        parts += [text[at:kept], instead("", text[kept : end.end()])]
+        at = end.end()
+    return "".join(parts) + text[at:]
 
 
 def _forms(secret: str) -> Iterator[str]:
@@ -128,6 +210,12 @@ def _forms(secret: str) -> Iterator[str]:
     yield urllib.parse.quote_plus(secret)
     yield json.dumps(secret)[1:-1]
     yield json.dumps(secret, ensure_ascii=False)[1:-1]
+    yield json.dumps(json.dumps(secret)[1:-1])[1:-1]  # JSON inside JSON
+    yield secret.replace("/", "\\/")
+    if _UUID.fullmatch(secret):
+        for one in (secret, secret.lower(), secret.upper()):
+            yield one
+            yield one.replace("-", "")
     data = secret.encode("utf-8", "surrogatepass")
     for shift in range(3):
         # What base64 makes of the secret inside a longer text depends on its offset modulo 3. The

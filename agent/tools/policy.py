@@ -198,9 +198,17 @@ class Policy:
 
 
 def _is_there(tool: Tool, caller: Caller, mounted: frozenset[str]) -> bool:
-    if getattr(tool, "on_request", False) and tool.source not in mounted:
-        return False
     mount: tuple[str, ...] = getattr(tool, "mount", ())
+    return is_mounted(tool.source, mount, getattr(tool, "on_request", False), caller, mounted)
+
+
+def is_mounted(
+    source: str, mount: Sequence[str], on_request: bool, caller: Caller, mounted: frozenset[str]
+) -> bool:
+    """Whether a server is there for a person in a chat: by its entry's `mount`, and by an admin's where it is
+    there only on request."""
+    if on_request and source not in mounted:
+        return False
     names = (caller.chat_kind, caller.role, caller.channel, f"{caller.channel}:{caller.chat}")
     return not mount or any(fnmatchcase(name, pattern) for pattern in mount for name in names)
 

@@ -64,6 +64,33 @@ class BackgroundSettings(_Settings):
     limit: float = Field(default=3600.0, gt=0, le=86_400)
 
 
+class ResultSettings(_Settings):
+    """Results longer than a model is given are kept whole in the session's files, where `read` reaches them:
+    of each at most `chars` characters (its beginning and end), of a session at most `files` files with
+    `bytes` bytes together; the oldest go first."""
+
+    keep: bool = True
+    chars: int = Field(default=1_000_000, ge=10_000, le=20_000_000)
+    files: int = Field(default=50, ge=1, le=1000)
+    bytes: int = Field(default=20_000_000, ge=100_000)
+
+
+class TrimSettings(_Settings):
+    """What models are shown of tools' definitions. `descriptions`: longest description in characters, of a
+    tool and of each of its parameters (0: whole). `schemas`: leave out what says nothing that a call needs
+    (titles, examples). Arguments are checked against the whole schema all the same."""
+
+    descriptions: int = Field(default=0, ge=0, le=100_000)
+    schemas: bool = False
+
+    @field_validator("descriptions")
+    @classmethod
+    def _enough(cls, chars: int) -> int:
+        if 0 < chars < 40:
+            raise ValueError("fewer than 40 characters describe nothing; write 0 to leave descriptions whole")
+        return chars
+
+
 class ToolSettings(_Settings):
     """`result_chars`: longest text of a result that a model is given. `file_bytes`: largest text file that
     `read`, `edit` and `search` look into and `write` makes. `image_bytes`: largest picture that `read` shows
@@ -77,6 +104,8 @@ class ToolSettings(_Settings):
     file_timeout: float = Field(default=10.0, gt=0, le=600)
     timeouts: dict[str, float] = Field(default_factory=dict)
     policy: tuple[PolicyRule, ...] = ()
+    results: ResultSettings = ResultSettings()
+    trim: TrimSettings = TrimSettings()
     background: BackgroundSettings = BackgroundSettings()
     bash: BashSettings = BashSettings()
     web_fetch: WebFetchSettings = WebFetchSettings()

@@ -154,7 +154,8 @@ class Receiver:
     # -- what comes in (Listener) ------------------------------------------------------------------------
 
     async def message(self, event: Data) -> None:
-        """Hand a message over; returns when the bridge has it. One lane for each thread keeps the order."""
+        """Hand a message over; returns when the bridge has it. One lane for each place of answers (a thread, or
+        the chat itself) keeps the order."""
         try:
             event = await self._with_kind(event)
             found = read(event, self._me, self._config)
@@ -164,7 +165,7 @@ class Receiver:
             return
         if found is None:
             return
-        async with self._lanes.lane(f"{found.chat} {found.root}"):
+        async with self._lanes.lane(f"{found.chat} {found.thread or ''}"):
             inbound = await self._build(event, found)
             assert self._receive is not None
             await self._receive(inbound)

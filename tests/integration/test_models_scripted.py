@@ -408,7 +408,7 @@ async def test_sc_05_the_key_is_in_no_error_and_no_log(
     assert "CANARY" not in caplog.text
 
 
-async def test_reasoning_goes_back_to_its_model_while_its_calls_go_on_and_not_later() -> None:
+async def test_reasoning_goes_back_to_its_model_and_stays_so_that_the_cached_beginning_does() -> None:
     say = Say(thinking="First I look.", calls=(Call("write", {"path": "a"}),))
     async with scripted([say, Say("done")], "openai") as (model, server):
         question = User("r", "go")
@@ -421,7 +421,7 @@ async def test_reasoning_goes_back_to_its_model_while_its_calls_go_on_and_not_la
         await completed(model, ask(*turn, tools=(WRITE,)))
         await completed(model, ask(*turn, Assistant("r", "done"), User("s", "more"), tools=(WRITE,)))
     assert server.seen[1].body["messages"][2]["reasoning_content"] == "First I look."
-    assert "reasoning_content" not in server.seen[2].body["messages"][2]
+    assert server.seen[2].body["messages"][2] == server.seen[1].body["messages"][2]
 
 
 async def test_a_thinking_turn_with_calls_is_given_back_unchanged() -> None:

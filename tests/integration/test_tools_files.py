@@ -26,7 +26,7 @@ PNG = b"\x89PNG\r\n\x1a\n" + b"\0" * 100
 @pytest.fixture
 async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
     manager = ToolManager(ToolSettings(file_timeout=5), mcp=None, masker=Masker())
-    yield Bench(manager, make_context(tmp_path, Caller("1")), tmp_path)
+    yield Bench(manager, make_context(tmp_path, Caller("1", admin=True)), tmp_path)
     await manager.stop()
 
 

@@ -75,7 +75,7 @@ def servers() -> Servers:
 async def bench(tmp_path: Path, servers: Servers) -> AsyncIterator[Bench]:
     manager = ToolManager(ToolSettings(), mcp=servers, masker=Masker([TOKEN]))
     await manager.start()
-    yield Bench(manager, make_context(tmp_path, Caller("1")), tmp_path)
+    yield Bench(manager, make_context(tmp_path, Caller("1", admin=True)), tmp_path)
     await manager.stop()
     assert servers.stopped
 
@@ -158,6 +158,7 @@ async def test_a_tool_that_is_not_allowed_is_not_run(bench: Bench, servers: Serv
         return ToolResult("done")
 
     servers.offer(tool("srv__guarded", run, admin_only=True))
+    bench.as_caller(Caller("1"))
     assert "reserved for admins" in await bench.refused("srv__guarded")
     bench.as_caller(Caller("2", admin=True, chat_kind="group"))
     assert "direct chat" in await bench.refused("srv__guarded")

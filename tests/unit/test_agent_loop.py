@@ -12,7 +12,7 @@ import pytest
 
 from agent.agent import Agent
 from agent.events import Event, Outcome, TextDelta, TextReset, ToolFinished, ToolStarted
-from agent.history import Assistant, Ended, Entry, ToolBegun, ToolCall, ToolOutput, User
+from agent.history import STOPPED_TURN, Assistant, Ended, Entry, ToolBegun, ToolCall, ToolOutput, User
 from agent.models.base import (
     Completed,
     Connection,
@@ -348,7 +348,7 @@ async def test_a_request_that_is_too_long_shrinks_strictly_until_it_fits(tmp_pat
 
 async def test_the_step_limit_ends_with_an_answer_without_tools(tmp_path: Path) -> None:
     def script(request: Request) -> Answer:
-        if "Do not call a tool now" in request.system:
+        if "Do not call a tool now" in str(request.entries[-1]):
             return says("That is as far as I got.")
         return calls(("alpha", {"x": str(len(request.entries))}), start=len(request.entries))
 
@@ -412,7 +412,8 @@ async def test_a_stop_while_the_model_speaks_keeps_what_was_said(tmp_path: Path)
     outcome = await world.agent.settle("r1", "stopped")
     assert outcome.text == "Half"
     assert (await world.say("hello", run="r2")).text == "next"
-    assert Assistant("r1", "Half") in world.model.requests[-1].entries
+    kept = [entry.text for entry in world.model.requests[-1].entries if isinstance(entry, Assistant)]
+    assert kept == [f"Half\n\n{STOPPED_TURN}"]
 
 
 async def test_a_skill_called_as_a_tool_is_taught_and_a_wrong_name_is_explained(tmp_path: Path) -> None:

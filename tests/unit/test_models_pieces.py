@@ -159,7 +159,7 @@ def test_pictures_beyond_the_bounds_become_sentences_and_the_newest_stay() -> No
     refs = [ImageRef(f"{n}.png", "image/png") for n in range(pictures.MOST + 3)]
     found = pictures.load(refs, lambda ref: b"\x89PNG\r\n\x1a\n")
     kept = [ref for ref in refs if isinstance(found[ref], pictures.Picture)]
-    assert kept == refs[3:]
+    assert kept == refs[8:]  # they go eight at a time, so that the cached beginning changes seldom
     assert "0.png is left out" in str(found[refs[0]])
     large = pictures.load(refs[:1], lambda ref: b"\x89PNG\r\n\x1a\n" + b"0" * pictures.LARGEST)
     assert "too many" in str(large[refs[0]])

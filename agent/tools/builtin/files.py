@@ -13,6 +13,7 @@ from agent.tools import paths
 from agent.tools.base import Annotations, FunctionTool, ToolContext, ToolFailure, ToolResult
 from agent.tools.builtin import schema
 from agent.tools.builtin.content import Text, decode, picture_type
+from agent.tools.masking import LONGEST, Masker, settled
 from agent.tools.settings import ToolSettings
 from agent.tools.workers import Workers
 
@@ -22,10 +23,17 @@ _PATH = "Path relative to the session's folder"
 #: Entries that `ls` shows, and of how many it picks them.
 _MAX_LISTED = 500
 _MAX_SCANNED = 20_000
+#: Characters of a result that are left for the notes below a file's text.
+_NOTES = 400
 
 
-def file_tools(settings: ToolSettings, workers: Workers) -> list[FunctionTool]:
-    """The four file tools. All disk work is done in `workers`' threads."""
+def file_tools(settings: ToolSettings, workers: Workers, masker: Masker | None = None) -> list[FunctionTool]:
+    """The four file tools. All disk work is done in `workers`' threads. `masker` sees more of a file than
+    the page that `read` shows, so that no secret passes in two halves."""
+    hide = masker or Masker()
+
+    def read(settings: ToolSettings, params: dict[str, Any], context: ToolContext) -> ToolResult:
+        return _read(settings, params, context, hide)
 
     def threaded(
         work: Callable[[ToolSettings, dict[str, Any], ToolContext], ToolResult],
@@ -40,15 +48,17 @@ def file_tools(settings: ToolSettings, workers: Workers) -> list[FunctionTool]:
         FunctionTool(
             "read",
             "Read a text file of this session, a picture (png, jpeg, gif, webp), or a skill's file "
-            "by /skills/<name>/SKILL.md. Long files come in parts: use offset. To find something in many "
-            "files use search; to list a folder use ls. Only this session's files and skills can be read.",
+            "by /skills/<name>/SKILL.md. Long files come in parts: use offset, or byte where lines are very "
+            "long. To find something in many files use search; to list a folder use ls. Only this session's "
+            "files and skills can be read.",
             schema.arguments(
                 ("path",),
                 path=schema.text(f"{_PATH}, or /skills/<name>/..."),
                 offset=schema.integer("First line to read, from 1", 1, 1),
                 limit=schema.integer("Most lines to read", 2000, 1),
+                byte=schema.integer("Read on from this byte, and not by lines", 0, 0),
             ),
-            threaded(_read),
+            threaded(read),
             _READS,
             timeout,
         ),
@@ -97,23 +107,57 @@ def file_tools(settings: ToolSettings, workers: Workers) -> list[FunctionTool]:
     ]
 
 
-def _read(settings: ToolSettings, params: dict[str, Any], context: ToolContext) -> ToolResult:
+def _read(settings: ToolSettings, params: dict[str, Any], context: ToolContext, hide: Masker) -> ToolResult:
     place = paths.locate(context, params["path"])
     with paths.open_file(place) as (descriptor, state):
         head = paths.read_all(descriptor, 16)
         if mime := picture_type(head):
             return _picture(place, mime, state.st_size, settings.image_bytes)
+        if params["byte"]:
+            return _from_byte(place, descriptor, state.st_size, params["byte"], settings.result_chars, hide)
         data = head + paths.read_all(descriptor, settings.file_bytes - len(head))
     cut = state.st_size > len(data)
     found = decode(data, cut=cut)
     if found is None:
+        raise _no_text(place, state.st_size)
+    page = _page(hide.blank(found.text), params["offset"], params["limit"], settings.result_chars)
+    return ToolResult(settled(page.text) + _notes(place, page, found, cut, len(data)))
+
+
+def _from_byte(
+    place: paths.Place, descriptor: int, size: int, first: int, chars: int, hide: Masker
+) -> ToolResult:
+    """The part of a file that begins at a byte, however large the file and its lines are."""
+    if first >= size:
         raise ToolFailure(
-            f"{place.shown} is no text file ({state.st_size} bytes).",
-            "read shows text and pictures only.",
-            "Use send_file to give it to the person.",
+            f"There is no byte {first}: {place.shown} has {size} bytes.", cure="Use a lower byte."
         )
-    page = _page(found.text, params["offset"], params["limit"], settings.result_chars)
-    return ToolResult(page.text + _notes(place, page, found, cut, len(data)))
+    start = max(0, first - LONGEST)
+    os.lseek(descriptor, start, os.SEEK_SET)
+    data = paths.read_all(descriptor, first - start + chars + LONGEST)
+    if b"\0" in data:
+        raise _no_text(place, size)
+    first = _whole_character(data, first - start)
+    last = _whole_character(data, min(first + chars - _NOTES, len(data)))
+    before, part, after = (
+        piece.decode("utf-8", "replace") for piece in (data[:first], data[first:last], data[last:])
+    )
+    text = settled(hide.blank(before + part + after)[len(before) :][: len(part)])
+    more = f" Go on with byte={start + last}." if start + last < size else ""
+    return ToolResult(f"{text}\n[Bytes {start + first} to {start + last} of {size}.{more}]")
+
+
+def _whole_character(data: bytes, at: int) -> int:
+    """The place, or the end of the UTF-8 character that it lies in."""
+    return next((n for n in range(at, min(at + 3, len(data))) if data[n] & 0xC0 != 0x80), at)
+
+
+def _no_text(place: paths.Place, size: int) -> ToolFailure:
+    return ToolFailure(
+        f"{place.shown} is no text file ({size} bytes).",
+        "read shows text and pictures only.",
+        "Use send_file to give it to the person.",
+    )
 
 
 def _picture(place: paths.Place, mime: str, size: int, most: int) -> ToolResult:
@@ -135,19 +179,21 @@ def _picture(place: paths.Place, mime: str, size: int, most: int) -> ToolResult:
 
 @dataclass(frozen=True, slots=True)
 class _Page:
-    """Lines `first` to `last` of `total`; `cut` characters of the last line are left out."""
+    """Lines `first` to `last` of `total`. `cut` characters of the last line are left out, the first of them
+    is character number `at` of the file."""
 
     text: str
     first: int
     last: int
     total: int
     cut: int = 0
+    at: int = 0
 
 
 def _page(text: str, offset: int, limit: int, chars: int) -> _Page:
     # Room for the notes below the text, so that the result needs no second cut.
-    budget = chars - 400
-    lines = text.replace("\r\n", "\n").split("\n")
+    budget = chars - _NOTES
+    lines = text.split("\n")
     if lines[-1] == "":
         lines.pop()
     if not lines:
@@ -159,11 +205,12 @@ def _page(text: str, offset: int, limit: int, chars: int) -> _Page:
     taken: list[str] = []
     for line in lines[offset - 1 : offset - 1 + limit]:
         if not taken and len(line) > budget:
-            return _Page(line[:budget], offset, offset, len(lines), cut=len(line) - budget)
+            at = sum(len(one) + 1 for one in lines[: offset - 1]) + budget
+            return _Page(line[:budget], offset, offset, len(lines), len(line) - budget, at)
         budget -= len(line) + 1
         if budget < 0:
             break
-        taken.append(line)
+        taken.append(line.removesuffix("\r"))
     return _Page("\n".join(taken), offset, offset + len(taken) - 1, len(lines))
 
 
@@ -172,14 +219,13 @@ def _notes(place: paths.Place, page: _Page, found: Text, cut: bool, size: int) -
     if page.total == 0:
         return f"[{place.shown} is empty.]"
     if page.cut:
-        notes.append(
-            f"Line {page.last} is long: {page.cut} more characters of it; use search to look into it."
-        )
+        at = len(found.mark) + len(found.text[: page.at].encode(found.encoding))
+        notes.append(f"Line {page.last} is long: {page.cut} more characters of it, from byte={at} on.")
     if page.first > 1 or page.last < page.total:
         more = f" Go on with offset={page.last + 1}." if page.last < page.total else ""
         notes.append(f"Lines {page.first} to {page.last} of {page.total}.{more}")
     if cut:
-        notes.append(f"The file is longer than read can go: only its first {size} bytes can be read.")
+        notes.append(f"By lines only its first {size} bytes can be read; the rest from byte={size} on.")
     if found.encoding == "latin-1":
         notes.append("The file is not UTF-8; it was read as Latin-1, so some characters may be wrong.")
     return f"\n[{' '.join(notes)}]" if notes else ""

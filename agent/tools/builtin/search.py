@@ -7,6 +7,7 @@ engine that lets go of the interpreter's lock while it matches and stops at a ti
 from __future__ import annotations
 
 import fnmatch
+import functools
 import itertools
 import os
 import threading
@@ -19,6 +20,7 @@ from agent.tools import paths
 from agent.tools.base import Annotations, FunctionTool, ToolContext, ToolFailure, ToolResult
 from agent.tools.builtin import schema
 from agent.tools.builtin.content import decode
+from agent.tools.masking import Masker, settled
 from agent.tools.settings import ToolSettings
 from agent.tools.workers import Workers
 
@@ -38,14 +40,16 @@ _PER_LINE = 5
 _Find = Callable[[str], Iterator[tuple[int, int]]]
 
 
-def search_tool(settings: ToolSettings, workers: Workers) -> FunctionTool:
-    """The tool. Stops by itself before its deadline and then shows what it has found."""
+def search_tool(settings: ToolSettings, workers: Workers, masker: Masker | None = None) -> FunctionTool:
+    """The tool. Stops by itself before its deadline and then shows what it has found. What `masker` knows for
+    a secret is neither found nor shown."""
+    hide = masker or Masker()
 
     async def run(params: dict[str, Any], context: ToolContext) -> ToolResult:
         stop = threading.Event()
         # Some time is left for showing what was found.
         until = time.monotonic() + settings.file_timeout * 0.8
-        return await workers.run(lambda: _search(settings, params, context, _Limits(stop, until)), stop)
+        return await workers.run(lambda: _search(settings, params, context, _Limits(stop, until), hide), stop)
 
     return FunctionTool(
         "search",
@@ -104,7 +108,7 @@ class _Found:
 
 
 def _search(
-    settings: ToolSettings, params: dict[str, Any], context: ToolContext, limits: _Limits
+    settings: ToolSettings, params: dict[str, Any], context: ToolContext, limits: _Limits, hide: Masker
 ) -> ToolResult:
     place = paths.locate(context, params["path"])
     find = _finder(params["pattern"], params["literal"], params["ignore_case"], limits)
@@ -114,7 +118,8 @@ def _search(
         if find is None:
             found.add(shown)
         else:
-            skipped += not _look_into(name, folder, shown, find, settings.file_bytes, found, limits)
+            look = functools.partial(_look_into, hide=hide, find=find, most=settings.file_bytes)
+            skipped += not look(name, folder, shown, found=found, limits=limits)
         if found.full or limits.exhausted():
             break
     return ToolResult(_report(found, limits, skipped, listing=find is None))
@@ -222,7 +227,15 @@ def _walk(
 
 
 def _look_into(
-    name: str, folder: int, shown: str, find: _Find, most: int, found: _Found, limits: _Limits
+    name: str,
+    folder: int,
+    shown: str,
+    *,
+    hide: Masker,
+    find: _Find,
+    most: int,
+    found: _Found,
+    limits: _Limits,
 ) -> bool:
     """Add the file's matching lines. Returns whether the whole file could be searched."""
     try:
@@ -233,13 +246,13 @@ def _look_into(
     content = decode(data, cut=not whole)
     if content is None:
         return False
-    for number, line in enumerate(content.text.split("\n"), 1):
+    for number, line in enumerate(hide.blank(content.text).split("\n"), 1):
         if found.full or limits.exhausted():
             return whole
         line = line.removesuffix("\r")
         most_shown = 1 if len(line) <= _SHOWN else _PER_LINE
         for start, end in itertools.islice(find(line), most_shown):
-            found.add(f"{shown}:{number}: {_around(line, start, end)}")
+            found.add(f"{shown}:{number}: {settled(_around(line, start, end))}")
     return whole
 
 

@@ -83,10 +83,12 @@ class _Output(asyncio.Protocol):
 
     @property
     def text(self) -> str:
-        tail = bytes(self._tail[-self._keep :])
-        lost = self.total - len(self._head) - len(tail)
-        gap = f"\n[... {lost} bytes were not kept ...]\n".encode() if lost else b""
-        return (bytes(self._head) + gap + tail).decode("utf-8", "replace").replace("\r\n", "\n")
+        head, tail, gap = bytes(self._head), bytes(self._tail[-self._keep :]), b""
+        if self.total > len(head) + len(tail):
+            # Whole lines only: half of a secret at the gap would not be known for one.
+            head, tail = head[: head.rfind(b"\n") + 1], tail[tail.find(b"\n") + 1 :]
+            gap = f"[... {self.total - len(head) - len(tail)} bytes were not kept ...]\n".encode()
+        return (head + gap + tail).decode("utf-8", "replace").replace("\r\n", "\n")
 
 
 class _Command:

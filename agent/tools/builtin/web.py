@@ -20,6 +20,7 @@ from agent.tools.base import Annotations, FunctionTool, ToolContext, ToolFailure
 from agent.tools.builtin import schema
 from agent.tools.builtin.addresses import AllowedHosts, is_public
 from agent.tools.builtin.html import readable
+from agent.tools.masking import Masker, settled
 from agent.tools.settings import WebFetchSettings
 from agent.tools.workers import Workers
 
@@ -52,9 +53,15 @@ Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 
 
 def web_fetch_tool(
-    settings: WebFetchSettings, result_chars: int, workers: Workers, resolve: Resolve | None = None
+    settings: WebFetchSettings,
+    result_chars: int,
+    workers: Workers,
+    resolve: Resolve | None = None,
+    masker: Masker | None = None,
 ) -> FunctionTool:
-    """The tool. `resolve` replaces the system's resolver in tests."""
+    """The tool. `resolve` replaces the system's resolver in tests. `masker` sees the whole of a page, so that
+    no secret passes in two halves."""
+    hide = masker or Masker()
     allowed = AllowedHosts.parse(settings.allow_hosts)
 
     async def system(host: str, port: int) -> Sequence[str]:
@@ -65,7 +72,7 @@ def web_fetch_tool(
         fetch = _Fetch(settings, allowed, resolve or system)
         answer = await fetch.get(params["url"])
         start, room = params["start"], result_chars - 600
-        return await workers.run(lambda: _show(answer, settings.max_bytes, start, room))
+        return await workers.run(lambda: _show(answer, settings.max_bytes, start, room, hide))
 
     return FunctionTool(
         "web_fetch",
@@ -299,7 +306,7 @@ def _unpacked(answer: _Answer, most: int) -> tuple[bytes, bool]:
     )
 
 
-def _show(answer: _Answer, most: int, start: int, room: int) -> ToolResult:
+def _show(answer: _Answer, most: int, start: int, room: int, hide: Masker) -> ToolResult:
     """The part of the page's text that begins at `start`. Runs in a thread."""
     data, cut = _unpacked(answer, most)
     if not answer.kind and b"\0" in data[:8192]:
@@ -312,13 +319,13 @@ def _show(answer: _Answer, most: int, start: int, room: int) -> ToolResult:
         title, text, whole = readable(text, answer.url)
         cut = cut or not whole
     head = f"{answer.url} (HTTP {answer.status})" + (f"\nTitle: {title[:200]}" if title else "")
-    part = text[start : start + room]
+    part = settled(hide.blank(text)[start : start + room])
     notes = []
     if not part:
         notes.append("No text here." if not text else f"The text has only {len(text)} characters.")
     elif start or start + room < len(text):
         more = f" Go on with start={start + room}." if start + room < len(text) else ""
-        notes.append(f"Characters {start} to {start + len(part)} of {len(text)}.{more}")
+        notes.append(f"Characters {start} to {min(start + room, len(text))} of {len(text)}.{more}")
     if cut:
         notes.append(f"The page was cut: it is larger than {most} bytes, or was not sent whole.")
     note = f"\n[{' '.join(notes)}]" if notes else ""

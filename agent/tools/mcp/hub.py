@@ -8,11 +8,11 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from agent.tools.base import Tool, ToolFailure
+from agent.tools.base import Caller, Tool, ToolFailure
 from agent.tools.mcp.config import START_TIMEOUT, McpConfig, ServerSpec
 from agent.tools.mcp.faults import McpFault
 from agent.tools.mcp.file import ConfigFile
@@ -24,6 +24,7 @@ from agent.tools.mcp.schema import ListedTool, provider_schema, short_descriptio
 from agent.tools.mcp.server import McpServer, State
 from agent.tools.mcp.surroundings import Patience, Sdk, Surroundings
 from agent.tools.mcp.tool import McpTool
+from agent.tools.policy import is_mounted
 
 log = logging.getLogger("causeway.mcp")
 
@@ -80,6 +81,7 @@ class McpHub:
         log_dir: Path | None,
         cwd_default: Path,
         on_secret: Callable[[str], None] = lambda value: None,
+        mask: Callable[[str], str] = lambda text: text,
         clock: Callable[[], float] = time.time,
         default_timeout: float | None = None,
         start_timeout: float = START_TIMEOUT,
@@ -106,6 +108,7 @@ class McpHub:
             patience=patience or Patience(),
             sampling=sampling,
             logins=logins,
+            mask=mask,
         )
         if logins is not None:
             logins.on_login = self._logged_in
@@ -234,6 +237,14 @@ class McpHub:
 
     # Resources and prompts -------------------------------------------------------------------------------
 
+    def is_mounted(self, server: str, caller: Caller, mounted: frozenset[str]) -> bool:
+        """Whether a server is there for everybody of a turn, given what an admin has mounted there."""
+        slot = self._slots.get(server)
+        if slot is None:
+            return False
+        spec = slot.current.spec
+        return all(is_mounted(server, spec.mount, spec.write, one, mounted) for one in caller.everybody)
+
     def resources(self) -> tuple[ResourceInfo, ...]:
         """The resources of all servers that are ready, by server name and then in the server's order."""
         return tuple(info for server in self._serving() for info in server.resources)
@@ -249,7 +260,8 @@ class McpHub:
             contents = await found.read_resource(uri, self._timeout_of(found.spec))
         except McpFault as fault:
             raise ToolFailure(str(fault)) from fault
-        return await asyncio.to_thread(render_contents, contents, folder, f"{server}-resource")
+        read = await asyncio.to_thread(render_contents, contents, folder, f"{server}-resource")
+        return replace(read, text=await asyncio.to_thread(self._around.mask, read.text))
 
     async def get_prompt(
         self, server: str, name: str, arguments: Mapping[str, str]
@@ -257,9 +269,10 @@ class McpHub:
         """The messages of a prompt as (role, text). Raises ToolFailure."""
         found = self._server(server)
         try:
-            return await found.get_prompt(name, dict(arguments), self._timeout_of(found.spec))
+            said = await found.get_prompt(name, dict(arguments), self._timeout_of(found.spec))
         except McpFault as fault:
             raise ToolFailure(str(fault)) from fault
+        return tuple((role, self._around.mask(text)) for role, text in said)
 
     def _serving(self) -> list[McpServer]:
         servers = [self._slots[name].current for name in sorted(self._slots)]

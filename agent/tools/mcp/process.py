@@ -23,6 +23,7 @@ log = logging.getLogger("causeway.mcp")
 INHERITED = ("HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER", "LANG", "LC_ALL", "LC_CTYPE", "TMPDIR", "TZ",
              MARK)  # fmt: skip
 _LARGEST_LOG = 512 * 1024  # bytes; one older file of the same size is kept beside it
+_LONGEST_LINE = 65_536
 _TAIL = 2_000  # bytes of stderr kept in memory for the reason of a failure
 
 
@@ -42,12 +43,25 @@ def child_environment(environ: Mapping[str, str], extra: Mapping[str, str]) -> d
 class StderrLog:
     """Keeps the last part of what a server writes to stderr, in a file of bounded size and in memory."""
 
-    def __init__(self, path: Path | None) -> None:
+    def __init__(self, path: Path | None, mask: Callable[[str], str] = lambda text: text) -> None:
+        """`mask` hides secrets; it is given whole lines, of those longer than 64 KiB parts."""
         self._path = path
+        self._mask = mask
         self._tail = b""
+        self._line = b""  # the beginning of a line whose end has not come yet
         self._broken = False
 
     async def write(self, chunk: bytes) -> None:
+        """Take what the server wrote; empty at its end."""
+        chunk = self._line + chunk
+        whole = (
+            chunk if len(chunk) > _LONGEST_LINE or chunk == self._line else chunk[: chunk.rfind(b"\n") + 1]
+        )
+        self._line = chunk[len(whole) :]
+        if whole:
+            await self._keep(self._mask(whole.decode("utf-8", "replace")).encode("utf-8", "replace"))
+
+    async def _keep(self, chunk: bytes) -> None:
         self._tail = (self._tail + chunk)[-_TAIL:]
         if self._path is not None and not self._broken:
             try:
@@ -61,12 +75,13 @@ class StderrLog:
 
     def last_words(self) -> str:
         """The last non-empty line of stderr, at most 300 characters."""
-        lines = [line.strip() for line in self._tail.decode("utf-8", "replace").splitlines()]
+        said = self._tail.decode("utf-8", "replace") + self._mask(self._line.decode("utf-8", "replace"))
+        lines = [line.strip() for line in said.splitlines()]
         return next((line[-300:] for line in reversed(lines) if line), "")
 
     def forget(self) -> None:
         """Begin anew in memory: a new process does not answer for the words of the last one."""
-        self._tail = b""
+        self._tail = self._line = b""
 
     @staticmethod
     def _append(path: Path, chunk: bytes) -> None:
@@ -177,6 +192,7 @@ class Child:
     async def _pump(self) -> None:
         while chunk := await self._stderr.read(65_536):
             await self._log.write(chunk)
+        await self._log.write(b"")
 
     def _close_pipes(self) -> None:
         # A daemon that left the group may hold our pipes open; asyncio has no public way to let go of them.

@@ -60,7 +60,7 @@ class McpServer:
         self._around = around
         self._on_change = on_change
         path = None if around.log_dir is None else around.log_dir / f"mcp-{file_stem(spec.name)}.log"
-        self._stderr = StderrLog(path)
+        self._stderr = StderrLog(path, around.mask)
         self._link: Link | None = None
         self._limit: asyncio.Timeout | None = None
         self._wake = asyncio.Event()

@@ -60,3 +60,4 @@ class Surroundings:
     patience: Patience = field(default_factory=Patience)
     logins: Logins | None = None
     sampling: bool = False  # whether servers may ask the model for text
+    mask: Callable[[str], str] = lambda text: text  # hides secrets in what servers write to stderr
