@@ -190,8 +190,8 @@ def window(entries: Sequence[Entry], run: str, limit: int) -> list[Entry]:
 #: How a turn that a person stopped ends in the model's view. Without it, it would do in the next turn, with
 #: the rights of the next person, what was asked in this one.
 STOPPED_TURN = (
-    "[A person stopped me here. This is over: I do nothing of what was asked in it unless somebody asks for it "
-    "again.]"
+    "[A person stopped me here. This is over: I do nothing of what was asked in it unless somebody asks for "
+    "it again.]"
 )
 
 

@@ -128,6 +128,7 @@ async def main(words: Sequence[str] = ()) -> None:
     parser.add_argument("--sessions", type=int, default=2000)
     parser.add_argument("--messages", type=int, default=40_000, help="entries of history, over all sessions")
     parser.add_argument("--only", choices=("sqlite", "redis"))
+    parser.add_argument("--appendfsync", choices=("always", "everysec"), default="always", help="of Redis")
     options = parser.parse_args(words)
     with tempfile.TemporaryDirectory() as folder:
         if options.only != "redis":
@@ -138,7 +139,8 @@ async def main(words: Sequence[str] = ()) -> None:
             await many(sqlite, options.sessions, options.messages, lambda: path.stat().st_size)
             await sqlite.close()
         if options.only != "sqlite":
-            server = RedisServer(Path(folder) / "redis", "--appendonly", "yes").start()
+            durable = ("--appendonly", "yes", "--appendfsync", options.appendfsync)
+            server = RedisServer(Path(folder) / "redis", *durable).start()
             assert server.process is not None
             beside = psutil.Process(server.process.pid)
             redis = RedisStore(server.url)

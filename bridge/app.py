@@ -6,6 +6,7 @@ import asyncio
 import fcntl
 import logging
 import os
+import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -145,6 +146,7 @@ class App:
             self.workspace,
             synchronous=self.config.store.synchronous,
             clock=self.clock,
+            sole=self.serve,
         )
         await self.store.open()
         self.notes = Notes(self.store)
@@ -342,10 +344,24 @@ class App:
             self._counted = counts
 
     async def forget(self) -> None:
+        """Upkeep of the store: what is too old goes, in small steps."""
         now = self.clock()
+        await self.store.tidy()
+        if days := self.config.sessions.retention_days:
+            await self._retire(now - days * _DAY)
         for _ in range(20):  # the rest is for the next pass: other writes go in between
             if await self.store.forget_before(now - _SEEN_DAYS * _DAY, now - _REPLY_DAYS * _DAY) < 5000:
                 break
+
+    async def _retire(self, before: float) -> None:
+        """Delete conversations in which nothing has happened since `before`, with their files."""
+        while gone := await self.store.forget_sessions(before):
+            for session in gone:
+                await self.approvals.forget(session)
+                await self.overheard.forget(session, 2**62)
+                folder = self.session_folder(session).parent
+                await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+            log.info("%d conversations were older than sessions.retention_days and are deleted", len(gone))
 
     async def budget(self, session: str, caller: Caller) -> Sequence[Part]:
         """What this caller's next request in a session costs, part by part."""

@@ -13,7 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bridge import cli_init, cli_people, cli_skills, doctor
+from bridge import cli_init, cli_people, cli_skills, cli_store, doctor
 from bridge.cli_mcp import add_parsers as add_mcp_parsers
 from bridge.config import Config, ConfigError, load_config
 
@@ -50,6 +50,7 @@ def parser() -> argparse.ArgumentParser:
     cli_init.add_parser(commands, [common, spoken])
     doctor.add_parser(commands, [common, spoken])
     cli_people.add_parsers(commands, [common, spoken])
+    cli_store.add_parser(commands, [common, spoken])
     return top
 
 
@@ -75,6 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "config": _config_check,
         "mcp": _mcp,
         "skills": _skills,
+        "backup": _backup,
         **dict.fromkeys(("pair", "sessions", "usage", "audit"), _people),
     }
     try:
@@ -171,6 +173,10 @@ async def _chat(config: Config, options: argparse.Namespace) -> int:
         end.cancel()
     await app.stop()
     return 0
+
+
+async def _backup(config: Config, options: argparse.Namespace) -> int:
+    return await cli_store.run(config, options, _set_up_logs(config, "error"))
 
 
 async def _config_check(config: Config, options: argparse.Namespace) -> int:

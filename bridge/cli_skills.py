@@ -158,12 +158,13 @@ def _as_json(skill: Skill, state: str, counts: SkillCounts) -> dict[str, Any]:
 async def _counts(config: Config) -> SkillCounts:
     """What the bridge has counted so far; nothing when there is no store yet or it cannot be read."""
     from agent.skills.counts import SkillCounts
-    from bridge.store import open_store, sqlite_path
+    from bridge.store import is_redis, open_store, sqlite_path
     from bridge.store.base import StoreError
 
     counts = SkillCounts()
     try:
-        if not sqlite_path(config.store.url, config.workspace).exists():
+        url = config.store.url
+        if not is_redis(url) and not sqlite_path(url, config.workspace).exists():
             return counts
         store = open_store(config.store.url, config.workspace)
         await store.open()

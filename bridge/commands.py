@@ -170,6 +170,8 @@ class Commands:
         for name, channel in board.channels.items():
             health = channel.health()
             lines.append(name if health.ok else f"{name} ⚠ {health.reason}")
+        if notice := self._sessions.store.notice():
+            lines.append(f"⚠ {notice}")
         state = "status.busy" if self._sessions.busy(session) else "status.idle"
         waiting = await self._sessions.store.waiting_count(session)
         return text(

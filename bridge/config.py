@@ -33,7 +33,7 @@ from bridge.config_source import (
 from bridge.keys import Scope
 from bridge.ledger import UseLimits
 from bridge.notes import BusyMode
-from bridge.store import sqlite_path
+from bridge.store import check_url
 from bridge.store.base import StoreError
 from channels.base import ChannelConfig, ChannelError
 from channels.registry import load
@@ -117,8 +117,8 @@ class SkillSettings(_Section):
 
 
 class StoreSettings(_Section):
-    """`url`: sqlite:/// and a file (relative to the workspace). `synchronous: full` also survives a power
-    failure, at one disk flush a group of writes."""
+    """`url`: sqlite:/// and a file (relative to the workspace), or redis://host:port/db. `synchronous: full`
+    also survives a power failure, at one disk flush a group of writes."""
 
     url: str = "sqlite:///causeway.db"
     synchronous: Literal["normal", "full"] = "normal"
@@ -127,7 +127,7 @@ class StoreSettings(_Section):
     @classmethod
     def _known(cls, url: str) -> str:
         try:
-            sqlite_path(url, Path())
+            check_url(url)
         except StoreError as error:
             raise ValueError(str(error)) from None
         return url

@@ -29,7 +29,7 @@ from bridge.doctor_outside import Level, finding, look_at_channel, look_at_model
 from bridge.house_admin import alone, chat_channels
 from bridge.http import is_loopback
 from bridge.running import Unreached, ask, base_url
-from bridge.store import open_store, sqlite_path
+from bridge.store import sqlite_path
 from channels.base import Finding
 
 _MIB = 1024 * 1024
@@ -97,18 +97,15 @@ async def _database(scene: Scene) -> list[Finding]:
     url = scene.config.store.url
     if url.startswith("sqlite:"):
         return await asyncio.to_thread(_look_at_database, scene)
-    store = open_store(url, scene.config.workspace)
-    await store.open()
-    try:
-        await store.sessions(1)
-    finally:
-        await store.close()
-    return [scene.say("ok", "store.answers", kind=url.partition(":")[0])]
+    from bridge.store.redis_check import look
+
+    return list(await look(url, language=scene.language))
 
 
 def _look_at_database(scene: Scene) -> list[Finding]:
     """Read only, so that a running bridge is not disturbed and an older file is not brought up to date."""
     from bridge.store.sqlite_schema import APPLICATION_ID, MIGRATIONS
+    from bridge.store.sqlite_upkeep import damaged_files
 
     path = sqlite_path(scene.config.store.url, scene.config.workspace)
     if not path.exists():
@@ -134,7 +131,8 @@ def _look_at_database(scene: Scene) -> list[Finding]:
     if said != "ok":
         return [scene.say("error", "store.broken", file=path, reason=said)]
     size = round(path.stat().st_size / _MIB, 1)
-    return [scene.say("ok", "store", file=path, size=size, version=version)]
+    found = [scene.say("ok", "store", file=path, size=size, version=version)]
+    return found + [scene.say("warning", "store.damaged", file=one) for one in damaged_files(path)]
 
 
 def _up_to_date(scene: Scene) -> bool:

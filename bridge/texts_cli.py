@@ -261,6 +261,14 @@ TEXTS: dict[str, tuple[str, str]] = {
     "doctor.mcp.warning": ("{file}: {reason}.", "{file}:{reason}。"),
     "doctor.mcp.server": ("{name} does not work: {reason}", "{name} 无法工作:{reason}"),
     "doctor.mcp.server.cure": ("causeway mcp test {name}", "causeway mcp test {name}"),
+    "doctor.store.damaged": (
+        "A database was found damaged and set aside: {file}.",
+        "发现数据库损坏,已另存为:{file}。",
+    ),
+    "doctor.store.damaged.cure": (
+        "Restore a backup (causeway backup makes them), or delete that file.",
+        "用备份恢复(causeway backup 可生成备份),或删除该文件。",
+    ),
     "doctor.mcp.confusable": (
         "Tools that a model easily takes for each other: {pairs}.",
         "模型容易混淆的工具:{pairs}。",

@@ -10,6 +10,7 @@ from typing import Literal
 from bridge.store.base import Store, StoreError
 
 _SQLITE = "sqlite:///"
+_REDIS = ("redis://", "rediss://", "unix://")
 
 
 def open_store(
@@ -18,11 +19,36 @@ def open_store(
     *,
     synchronous: Literal["normal", "full"] = "normal",
     clock: Callable[[], float] = time.time,
+    sole: bool = False,
+    worker: str | None = None,
 ) -> Store:
-    """The store that `url` names, not opened yet (await its `open`). Raises StoreError for an unknown url."""
+    """The store that `url` names, not opened yet (await its `open`). Raises StoreError for an unknown url.
+
+    `sole`: no other process works on an SQLite file, so that one found damaged may be set aside. `worker`: in
+    Redis, the name of this process among those that run agents (see `Claims`).
+    """
+    if is_redis(url):
+        from bridge.store.redis import RedisStore
+
+        return RedisStore(url, clock=clock, worker=worker)
     from bridge.store.sqlite import SqliteStore
 
-    return SqliteStore(sqlite_path(url, workspace), synchronous=synchronous, clock=clock)
+    return SqliteStore(sqlite_path(url, workspace), synchronous=synchronous, clock=clock, sole=sole)
+
+
+def is_redis(url: str) -> bool:
+    """Whether a url names a store in Redis. Pure."""
+    return url.startswith(_REDIS)
+
+
+def check_url(url: str) -> None:
+    """Raises StoreError when `url` is no address of a store. Pure: nothing is opened."""
+    if is_redis(url):
+        from bridge.store.redis_line import place
+
+        place(url)
+    else:
+        sqlite_path(url, Path())
 
 
 def sqlite_path(url: str, workspace: Path) -> Path:
@@ -30,14 +56,13 @@ def sqlite_path(url: str, workspace: Path) -> Path:
 
     Pure. Raises StoreError for any other url.
     """
-    if url.startswith(("redis://", "rediss://", "unix://")):
-        raise StoreError(
-            "Redis comes in a later version of Causeway. Use sqlite:///causeway.db, the default."
-        )
+    if is_redis(url):
+        raise StoreError("The store is in Redis, which has no file here.")
     name = url.removeprefix(_SQLITE)
     if not url.startswith(_SQLITE) or name in ("", ":memory:") or name.endswith("/") or "?" in name:
         raise StoreError(
-            f"{url.split('://')[0]!r} is no address of a store. Write sqlite:/// and a file name, "
-            "for example sqlite:///causeway.db (in the workspace) or sqlite:////var/lib/causeway/causeway.db."
+            f"{url.split('://')[0]!r} is no address of a store. Write sqlite:/// and a file name, for "
+            "example sqlite:///causeway.db (in the workspace) or sqlite:////var/lib/causeway/causeway.db, or "
+            "redis://host:6379/0 for several processes."
         )
     return workspace / Path(name).expanduser()

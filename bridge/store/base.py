@@ -16,8 +16,7 @@ from typing import Any, Literal, Protocol
 from agent.history import HistoryStore
 from channels.base import ChannelState, Inbound, Json
 
-
-#: How long a message id is remembered, in seconds; longer than any platform repeats a delivery (Telegram: 24 h).
+#: How long a message id is remembered, in seconds; longer than any platform repeats a delivery.
 SEEN_SECONDS = 14 * 86_400
 #: How long a reply is kept after its end.
 REPLY_SECONDS = 2 * 86_400
@@ -40,7 +39,7 @@ _escaped = json.JSONEncoder(ensure_ascii=True, separators=(",", ":")).encode
 
 
 def encode(value: Any) -> str:
-    """JSON that every store takes: platforms do send half surrogate pairs, which are no UTF-8 unless escaped."""
+    """JSON that every store takes: platforms do send half surrogate pairs, no UTF-8 unless escaped."""
     text = _compact(value)
     if not text.isascii():
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sqlite3
 import time
@@ -11,8 +12,10 @@ from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from agent.history import Entry, HistoryStore, entry_from_json, entry_to_json
+from agent.history import HistoryStore
 from bridge.store.base import (
+    LOG_MOST,
+    USAGE_SECONDS,
     ChunkState,
     ReplyState,
     StoredChunk,
@@ -21,25 +24,21 @@ from bridge.store.base import (
     StoreError,
     UsageRow,
     Waiting,
+    encode,
+    stored_inbound,
 )
 from bridge.store.sqlite_schema import Synchronous, connect, migrate
+from bridge.store.sqlite_state import TOUCH, SqliteChannelState, SqliteHistory, get_json
 from bridge.store.sqlite_thread import SqliteThread, SqliteWriter
-from channels.base import ChannelState, Inbound, Json, LogEntry
+from bridge.store.sqlite_upkeep import damage, give_back, set_aside
+from channels.base import ChannelState, Inbound, Json
+
+log = logging.getLogger("causeway.store")
 
 _BUSY_SECONDS = 1.0  # one try; the threads try again
-_compact = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
-_escaped = json.JSONEncoder(ensure_ascii=True, separators=(",", ":")).encode
-
-
-def _encode(value: Any) -> str:
-    """JSON that SQLite takes: platforms do send half surrogate pairs, which are no UTF-8 unless escaped."""
-    text = _compact(value)
-    if not text.isascii():
-        try:
-            text.encode()
-        except UnicodeEncodeError:
-            return _escaped(value)
-    return text
+_CHECK_SECONDS = 2.0  # for looking through the file at start
+_MOST_STEPS = 64  # of giving room back, in one go
+_MOST_ROWS = 5000  # deleted in one transaction
 
 
 class SqliteStore:
@@ -48,7 +47,8 @@ class SqliteStore:
     `synchronous`: "normal" survives the death of the process at any moment (a power failure may take back
     the last commits, but never damages the file); "full" also survives a power failure and costs one disk
     flush a group of writes. `clock` gives Unix seconds. A database that another program keeps locked for
-    `busy_limit` seconds fails the write with StoreError; until then the callers wait.
+    `busy_limit` seconds fails the write with StoreError; until then the callers wait. `sole`: no other
+    process uses the file, so it is looked through first; a damaged one is set aside and a new one begun.
     """
 
     def __init__(
@@ -58,13 +58,16 @@ class SqliteStore:
         clock: Callable[[], float] = time.time,
         synchronous: Synchronous = "normal",
         busy_limit: float = 120.0,
+        sole: bool = False,
     ) -> None:
         self.path = path
+        self._sole = sole
+        self._notice = ""
         self._clock = clock
         self._synchronous = synchronous
         self._writer = SqliteWriter("store-writer", path, self._open_writer, busy_limit=busy_limit)
         self._reader = SqliteThread("store-reader", path, self._open_reader, busy_limit=busy_limit)
-        self._history = SqliteHistory(self._writer, self._reader)
+        self._history = SqliteHistory(self._writer, self._reader, clock)
 
     @property
     def history(self) -> HistoryStore:
@@ -95,6 +98,8 @@ class SqliteStore:
                 f"The database {self.path} cannot be created or written: {error.strerror}. "
                 "Give the bridge's user the right to write there, or set store.url to another place."
             ) from None
+        if self._sole and (why := damage(self.path, _CHECK_SECONDS)):
+            self._begin_anew(why)
         connection = connect(self.path, self._synchronous, _BUSY_SECONDS)
         try:
             migrate(connection, self.path)
@@ -102,6 +107,24 @@ class SqliteStore:
             connection.close()
             raise
         return connection
+
+    def _begin_anew(self, why: str) -> None:
+        try:
+            aside = set_aside(self.path, self._clock())
+            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))
+        except OSError as error:
+            raise StoreError(
+                f"The database {self.path} is damaged ({why}) and cannot be set aside: {error.strerror}. "
+                "Move it away, or restore a backup."
+            ) from None
+        self._notice = (
+            f"The database {self.path} was damaged ({why}). It is kept as {aside}, and a new one was begun. "
+            f"To restore a backup: stop the bridge, copy the backup to {self.path}, start again."
+        )
+        log.error("%s", self._notice)
+
+    def notice(self) -> str:
+        return self._notice
 
     def _open_reader(self) -> sqlite3.Connection:
         connection = connect(self.path, self._synchronous, _BUSY_SECONDS)
@@ -112,11 +135,13 @@ class SqliteStore:
 
     async def accept(self, inbound: Inbound, session: str, cap: int) -> Literal["accepted", "seen", "full"]:
         address, mark = inbound.address, self._mark(inbound)
-        row = (session, address.channel, _encode(inbound.to_json()), session, cap, cap)
+        touch = (session, self._clock())
+        row = (session, address.channel, encode(inbound.to_json()), session, cap, cap)
 
         def work(db: sqlite3.Connection) -> Literal["accepted", "seen", "full"]:
             if not db.execute(_MARK, mark).rowcount:
                 return "seen"
+            db.execute(TOUCH, touch)
             return "accepted" if db.execute(_ACCEPT, row).rowcount else "full"
 
         return await self._writer.run(work)
@@ -142,7 +167,7 @@ class SqliteStore:
             rows = db.execute(
                 "SELECT seq, run, inbound FROM inbox WHERE session = ? ORDER BY seq LIMIT ?", (session, limit)
             )
-            return [Waiting(seq, session, _inbound(text, seq), run) for seq, run, text in rows]
+            return [Waiting(seq, session, stored_inbound(text, seq), run) for seq, run, text in rows]
 
         return await self._reader.run(work)
 
@@ -156,7 +181,7 @@ class SqliteStore:
             if row is None:
                 return False
             merged = replace(inbound, id=inbound.replaces, replaces="")
-            db.execute("UPDATE inbox SET inbound = ? WHERE seq = ?", (_encode(merged.to_json()), row[0]))
+            db.execute("UPDATE inbox SET inbound = ? WHERE seq = ?", (encode(merged.to_json()), row[0]))
             return True
 
         return await self._writer.run(work)
@@ -169,7 +194,7 @@ class SqliteStore:
             rows = db.execute(
                 "SELECT session FROM inbox INDEXED BY inbox_session "
                 "WHERE channel IN (SELECT value FROM json_each(?)) GROUP BY session ORDER BY min(seq)",
-                (_encode(list(channels)),),
+                (encode(list(channels)),),
             )
             return [session for (session,) in rows]
 
@@ -224,7 +249,7 @@ class SqliteStore:
 
     async def pending_replies(self, channels: Sequence[str]) -> list[StoredReply]:
         def work(db: sqlite3.Connection) -> list[StoredReply]:
-            rows = db.execute(_PENDING, (_encode(list(channels)),))
+            rows = db.execute(_PENDING, (encode(list(channels)),))
             return _replies(rows)
 
         return await self._reader.run(work)
@@ -232,13 +257,15 @@ class SqliteStore:
     # -- notes ---------------------------------------------------------------------------------------
 
     async def get_setting(self, scope: str, key: str) -> Json:
-        return await _get(self._reader, "SELECT value FROM setting WHERE scope = ? AND key = ?", scope, key)
+        return await get_json(
+            self._reader, "SELECT value FROM setting WHERE scope = ? AND key = ?", scope, key
+        )
 
     async def put_setting(self, scope: str, key: str, value: Json) -> None:
         if value is None:
             await self._write_many("DELETE FROM setting WHERE scope = ? AND key = ?", [(scope, key)])
         else:
-            await self._write_many(_SETTING, [(scope, key, _encode(value))])
+            await self._write_many(_SETTING, [(scope, key, encode(value))])
 
     async def settings(self, scope: str) -> dict[str, Json]:
         def work(db: sqlite3.Connection) -> dict[str, Json]:
@@ -279,117 +306,51 @@ class SqliteStore:
 
         return await self._writer.run(work)
 
+    async def forget_sessions(self, before: float, limit: int = 100) -> list[str]:
+        def work(db: sqlite3.Connection) -> list[str]:
+            return [session for (session,) in db.execute(_LONG_PAST, (before, limit))]
+
+        def forget(db: sqlite3.Connection) -> bool:
+            if not db.execute(_FORGET_SESSION, (session, before)).rowcount:
+                return False  # something has happened in it since
+            db.execute("DELETE FROM history WHERE session = ?", (session,))
+            return True
+
+        gone = []
+        for session in await self._reader.run(work):  # one by one: other writes go in between
+            if await self._writer.run(forget):
+                gone.append(session)
+        return gone
+
+    async def tidy(self) -> None:
+        day = time.strftime("%Y-%m-%d", time.gmtime(self._clock() - USAGE_SECONDS))
+        await self._writer.run(lambda db: db.execute("DELETE FROM usage WHERE day < ?", (day,)) and None)
+        for channel, name, count in await self._reader.run(
+            lambda db: db.execute(_LONG_LOGS, (LOG_MOST,)).fetchall()
+        ):
+            row = (channel, name, channel, name, min(count - LOG_MOST, _MOST_ROWS))
+            await self._writer.run(lambda db, row=row: db.execute(_CUT_LOG, row) and None)  # type: ignore[misc]
+        for _ in range(_MOST_STEPS):
+            if not await self._writer.run(give_back):
+                break
+
     async def _write_many(self, statement: str, rows: list[tuple[Any, ...]]) -> None:
         if rows:
             await self._writer.run(lambda db: db.executemany(statement, rows) and None)
 
 
-class SqliteHistory:
-    """Implements `agent.history.HistoryStore`."""
-
-    def __init__(self, writer: SqliteThread, reader: SqliteThread) -> None:
-        self._writer = writer
-        self._reader = reader
-
-    async def load(self, session: str) -> list[Entry]:
-        def work(db: sqlite3.Connection) -> list[Entry]:
-            rows = db.execute("SELECT entry FROM history WHERE session = ? ORDER BY seq", (session,))
-            try:
-                return [entry_from_json(json.loads(text)) for (text,) in rows]
-            except (ValueError, KeyError, TypeError) as error:
-                raise StoreError(
-                    f"The stored history of session {session} cannot be read ({error}). "
-                    "Start that conversation anew with /new, or restore a backup of the database."
-                ) from None
-
-        return await self._reader.run(work)
-
-    async def exists(self, session: str) -> bool:
-        statement = "SELECT 1 FROM history WHERE session = ? LIMIT 1"
-        return await self._reader.run(lambda db: db.execute(statement, (session,)).fetchone() is not None)
-
-    async def append(self, session: str, entries: Sequence[Entry]) -> None:
-        rows = [(session, session, _encode(entry_to_json(entry))) for entry in entries]
-        if rows:
-            await self._writer.run(lambda db: db.executemany(_APPEND, rows) and None)
-
-    async def clear(self, session: str) -> None:
-        await self._writer.run(
-            lambda db: db.execute("DELETE FROM history WHERE session = ?", (session,)) and None
-        )
-
-
-class SqliteChannelState:
-    """Implements `channels.base.ChannelState` for one channel instance."""
-
-    def __init__(
-        self, writer: SqliteThread, reader: SqliteThread, channel: str, clock: Callable[[], float]
-    ) -> None:
-        self._writer = writer
-        self._reader = reader
-        self._channel = channel
-        self._clock = clock
-
-    async def get(self, key: str) -> Json:
-        statement = "SELECT value FROM channel_note WHERE channel = ? AND key = ?"
-        return await _get(self._reader, statement, self._channel, key)
-
-    async def put(self, key: str, value: Json) -> None:
-        row = (self._channel, key, _encode(value))
-        await self._writer.run(
-            lambda db: db.execute("REPLACE INTO channel_note VALUES (?, ?, ?)", row) and None
-        )
-
-    async def append(self, log: str, entry: str, value: dict[str, Any]) -> int:
-        row = (self._channel, log, entry, _encode(value))
-
-        def work(db: sqlite3.Connection) -> int:
-            # The old row goes and a new one comes, with a number higher than any before.
-            seq = db.execute("REPLACE INTO channel_log (channel, log, id, value) VALUES (?, ?, ?, ?)", row)
-            return seq.lastrowid or 0
-
-        return await self._writer.run(work)
-
-    async def read(self, log: str, after: int = 0, limit: int = 500) -> list[LogEntry]:
-        def work(db: sqlite3.Connection) -> list[LogEntry]:
-            rows = db.execute(
-                "SELECT seq, id, value FROM channel_log WHERE channel = ? AND log = ? AND seq > ? "
-                "ORDER BY seq DESC LIMIT ?",
-                (self._channel, log, after, limit),
-            ).fetchall()
-            return [LogEntry(seq, id, json.loads(value)) for seq, id, value in reversed(rows)]
-
-        return await self._reader.run(work)
-
-    async def trim(self, log: str, upto: int) -> None:
-        row = (self._channel, log, upto)
-        statement = "DELETE FROM channel_log WHERE channel = ? AND log = ? AND seq <= ?"
-        await self._writer.run(lambda db: db.execute(statement, row) and None)
-
-    async def remove(self, log: str, entry: str) -> bool:
-        row = (self._channel, log, entry)
-        statement = "DELETE FROM channel_log WHERE channel = ? AND log = ? AND id = ?"
-        return await self._writer.run(lambda db: db.execute(statement, row).rowcount > 0)
-
-    async def claim(self, key: str, holder: str, seconds: float) -> bool:
-        now = self._clock()
-        row = (self._channel, _LEASE + key, _encode({"holder": holder, "until": now + seconds}), holder, now)
-        return await self._writer.run(lambda db: db.execute(_CLAIM, row).rowcount > 0)
-
-    async def release(self, key: str, holder: str) -> None:
-        row = (self._channel, _LEASE + key, holder)
-        await self._writer.run(lambda db: db.execute(_RELEASE, row) and None)
-
-
-_LEASE = "~lease:"
-_CLAIM = """INSERT INTO channel_note (channel, key, value) VALUES (?, ?, ?)
-    ON CONFLICT (channel, key) DO UPDATE SET value = excluded.value
-    WHERE value ->> 'holder' = ? OR value ->> 'until' <= ?"""
-_FORGET_LEASES = "DELETE FROM channel_note WHERE key LIKE '~lease:%' AND value ->> 'until' < ?"
-_RELEASE = "DELETE FROM channel_note WHERE channel = ? AND key = ? AND value ->> 'holder' = ?"
+_FORGET_LEASES = """DELETE FROM channel_note
+    WHERE key >= '~lease:' AND key < '~lease;' AND value ->> 'until' < ?"""
 _MARK = "INSERT INTO seen (channel, chat, message, at) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING"
 _ACCEPT = """INSERT INTO inbox (session, channel, inbound) SELECT ?, ?, ?
     WHERE (SELECT count(*) FROM (SELECT 1 FROM inbox WHERE session = ? LIMIT ?)) < ?"""
+_LONG_PAST = """SELECT id FROM session WHERE active < ?
+    AND NOT EXISTS (SELECT 1 FROM inbox WHERE inbox.session = id) ORDER BY active LIMIT ?"""
+_FORGET_SESSION = """DELETE FROM session WHERE id = ? AND active < ?
+    AND NOT EXISTS (SELECT 1 FROM inbox WHERE inbox.session = id)"""
+_LONG_LOGS = "SELECT channel, log, count(*) FROM channel_log GROUP BY channel, log HAVING count(*) > ?"
+_CUT_LOG = """DELETE FROM channel_log WHERE channel = ? AND log = ? AND seq IN (
+    SELECT seq FROM channel_log WHERE channel = ? AND log = ? ORDER BY seq LIMIT ?)"""
 _PENDING_ONE = """SELECT seq FROM inbox WHERE session = ? AND run IS NULL
     AND inbound ->> '$.address.chat' = ? AND inbound ->> '$.id' = ?"""
 _DROP = "DELETE FROM inbox WHERE seq = ?"
@@ -407,7 +368,6 @@ _ADD_USAGE = """INSERT INTO usage VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
     input = input + excluded.input, output = output + excluded.output, cached = cached + excluded.cached"""
 _SESSIONS = """SELECT session, count(*) FROM history WHERE session > ?
     GROUP BY session ORDER BY session LIMIT ?"""
-_NOTE = "REPLACE INTO channel_note (channel, key, value) VALUES (?, ?, ?)"
 _REPLIES = """SELECT o.id, o.session, o.ref, o.body, o.state, c.n, c.state, c.message
     FROM outbox o LEFT JOIN chunk c ON c.reply = o.seq """
 _REPLY = _REPLIES + "WHERE o.id = ? ORDER BY c.n"
@@ -415,8 +375,6 @@ _PENDING = f"""{_REPLIES} WHERE o.state = 'complete'
     AND o.channel IN (SELECT value FROM json_each(?)) ORDER BY o.seq, c.n"""  # noqa: S608 - all constants
 _FORGET_SEEN = """DELETE FROM seen
     WHERE row IN (SELECT row FROM seen ORDER BY row LIMIT ?) AND at < ?"""
-_APPEND = """INSERT INTO history (session, seq, entry)
-    VALUES (?, 1 + coalesce((SELECT max(seq) FROM history WHERE session = ?), 0), ?)"""
 
 
 class _Rows:
@@ -425,7 +383,7 @@ class _Rows:
     __slots__ = ("body", "chunks", "ref", "values")
 
     def __init__(self, reply: StoredReply, state: ReplyState | None = None) -> None:
-        self.ref, self.body = _encode(reply.ref), _encode(reply.body)
+        self.ref, self.body = encode(reply.ref), encode(reply.body)
         channel = reply.ref["address"]["channel"]
         self.values = (reply.id, reply.session, channel, state or reply.state, self.ref, self.body)
         self.chunks = [(chunk.n, chunk.state, chunk.message_id, reply.id) for chunk in reply.chunks]
@@ -448,21 +406,3 @@ def _replies(
         if n is not None:
             chunks[id].append(StoredChunk(n, chunk_state, message))
     return [StoredReply(r.id, r.session, r.ref, r.body, r.state, tuple(chunks[r.id])) for r in found.values()]
-
-
-def _inbound(text: str, seq: int) -> Inbound:
-    try:
-        return Inbound.from_json(json.loads(text))
-    except (ValueError, KeyError, TypeError) as error:
-        raise StoreError(
-            f"The stored message {seq} cannot be read ({error}). Stop the bridge and restore a backup, or "
-            f"take the row with that seq out of the table inbox."
-        ) from None
-
-
-async def _get(reader: SqliteThread, statement: str, *key: str) -> Json:
-    def work(db: sqlite3.Connection) -> Json:
-        row = db.execute(statement, key).fetchone()
-        return None if row is None else json.loads(row[0])
-
-    return await reader.run(work)

@@ -67,14 +67,25 @@ _USAGE = (
         PRIMARY KEY (day, session, chat, person, kind, name)) WITHOUT ROWID""",
 )
 
+#: When something last happened in a session: what is long past can be forgotten. And a way to the leases.
+_ACTIVE = (
+    "CREATE INDEX channel_lease ON channel_note (key) WHERE key >= '~lease:' AND key < '~lease;'",
+    "CREATE TABLE session (id TEXT PRIMARY KEY, active REAL NOT NULL) WITHOUT ROWID",
+    "CREATE INDEX session_active ON session (active)",
+    "INSERT INTO session SELECT DISTINCT session, strftime('%s', 'now') + 0.0 FROM history",
+)
+
 #: Step n brings a file of version n to version n + 1; a step that was released is never changed.
-MIGRATIONS: tuple[tuple[str, ...], ...] = (_FIRST, _USAGE)
+MIGRATIONS: tuple[tuple[str, ...], ...] = (_FIRST, _USAGE, _ACTIVE)
 
 
 def connect(path: Path, synchronous: Synchronous, busy_seconds: float) -> sqlite3.Connection:
     """Open an existing or new file for one thread. `busy_seconds` is how long one try waits for a lock."""
     connection = sqlite3.connect(path, timeout=busy_seconds, isolation_level=None, cached_statements=256)
     try:
+        if connection.execute("PRAGMA page_count").fetchone()[0] == 0:
+            # A file takes this up only before its first page is written (and when it is compacted).
+            connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
         mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
         if mode != "wal":
             raise StoreError(

@@ -154,8 +154,8 @@ class Receiver:
     # -- what comes in (Listener) ------------------------------------------------------------------------
 
     async def message(self, event: Data) -> None:
-        """Hand a message over; returns when the bridge has it. One lane for each place of answers (a thread, or
-        the chat itself) keeps the order."""
+        """Hand a message over; returns when the bridge has it. One lane for each place of answers (a thread,
+        or the chat itself) keeps the order."""
         try:
             event = await self._with_kind(event)
             found = read(event, self._me, self._config)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,7 @@ async def test_the_fitting_tool_is_offered_and_one_outside_is_found_and_called_i
             assert len(mcp) == 10
             assert "meteo__export_meteo_entry" in mcp
             assert "find_tools" in lists[0]
-            for before, after in zip(lists, lists[1:], strict=False):
+            for before, after in pairwise(lists):
                 assert after[: len(before)] == before  # it only grows, at its end
             assert WANTED in lists[2]
 

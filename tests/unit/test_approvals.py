@@ -1,4 +1,4 @@
-"""Confirmations: who may say yes, to what exactly, how often, and what a restart does to a waiting question."""
+"""Confirmations: who may say yes, to what exactly, how often, and what a restart does to a question."""
 
 from __future__ import annotations
 

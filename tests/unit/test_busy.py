@@ -1,4 +1,4 @@
-"""What happens to messages that come while an answer is made: four modes, stops, albums, corrections, slots."""
+"""What happens to messages that come while an answer is made: modes, stops, albums, corrections, slots."""
 
 from __future__ import annotations
 

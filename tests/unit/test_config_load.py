@@ -199,7 +199,6 @@ def test_a_faulty_line_of_the_env_file_is_named_without_showing_it(line: str, wr
         ("server: 8765", ':1: server: "8765" does not fit.', "keys and values"),
         ("server:\n  allowed_hosts: a", ':2: server.allowed_hosts: "a" does not fit.', "[a, b]"),
         ("retrieval:\n  embedding: locl", ':2: retrieval.embedding: "locl" does not fit.', "'local'"),
-        ("store:\n  url: redis://h", ":2: store.url: Redis comes in a later version", "sqlite:///causeway.db"),
         ("store:\n  synchronous: off", ':2: store.synchronous: "off" does not fit.', "'normal', 'full'"),
         ("model:\n  provider: opnai", ':2: model.provider: "opnai" does not fit.', "'anthropic'"),
         ("channels:\n  telegran: {}", ":2: channels.telegran: There is no channel type", "'telegram'"),

@@ -1,4 +1,4 @@
-"""Groups: overheard talk, silence, wake words, activation, moved chats, shared sessions and their speakers."""
+"""Groups: overheard talk, silence, wake words, activation, moved chats, shared sessions, speakers."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def test_the_good_tools_of_a_list_are_kept_and_the_others_named() -> None:
 
 
 def test_annotations_are_the_careful_ones_unless_the_server_says_otherwise() -> None:
-    assert read_annotations({}) == Annotations(read_only=False, destructive=True, open_world=True, stated=False)
+    assert read_annotations({}) == Annotations(False, destructive=True, open_world=True, stated=False)
     assert read_annotations({"readOnlyHint": True}) == Annotations(True, False, True)
     assert read_annotations({"destructiveHint": False, "openWorldHint": False}) == Annotations(
         False, False, False
