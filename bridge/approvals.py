@@ -55,6 +55,7 @@ class Card:
     message_id: str = ""
     state: State = "waiting"
     by: str = ""
+    by_name: str = ""
     words: str = ""
     own: bool = False  # the person who asked may answer
 
@@ -245,12 +246,12 @@ class Approvals:
             return text("approval.not_you" if not allowed else "approval.always_admin", language)
         if mine.card.state != "waiting" or self._clock() >= mine.card.until:
             return text("approval.late", language)
-        await self._decide(mine, state, sender.id, words)
+        await self._decide(mine, state, sender.id, words, plain_name(sender.name))
         return text(f"approval.did.{'no' if state == 'denied' else 'yes'}", language, tool=mine.card.tool)
 
-    async def _decide(self, mine: _Open, state: State, by: str, words: str) -> None:
+    async def _decide(self, mine: _Open, state: State, by: str, words: str, name: str = "") -> None:
         # In memory first and without a wait between look and change: the first answer wins.
-        mine.card = replace(mine.card, state=state, by=by, words=words[:500])
+        mine.card = replace(mine.card, state=state, by=by, by_name=name, words=words[:500])
         card, subject = mine.card, _key(mine.card)
         if state == "session":
             self._session_yes.add((card.session, subject))
@@ -303,7 +304,7 @@ class Approvals:
         key = {"denied": "approval.was.no", "timeout": "approval.was.late"}.get(
             card.state, "approval.was.yes"
         )
-        outcome = text(key, ref.language, tool=card.tool, by=card.by)
+        outcome = text(key, ref.language, tool=card.tool, by=card.by_name or card.by)
         if card.message_id in ("", "-"):
             return
         try:
@@ -346,6 +347,11 @@ class Approvals:
             and len(kept := await self._audit.read(AUDIT_LOG, limit=AUDIT_KEPT)) >= AUDIT_KEPT
         ):
             await self._audit.trim(AUDIT_LOG, kept[0].seq - 1)
+
+
+def plain_name(name: str) -> str:
+    """A display name that is safe to show in a message of ours: one line, no markup."""
+    return "".join(c for c in name if c.isprintable() and c not in "*_`[]<>~|\\").strip()[:60]
 
 
 def canonical(arguments: Mapping[str, Any]) -> str:

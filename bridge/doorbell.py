@@ -12,6 +12,7 @@ from dataclasses import asdict
 
 from agent.tools.base import Role
 from bridge.access import Access
+from bridge.approvals import plain_name
 from bridge.pairing import Pairing, Request
 from bridge.store.base import Store
 from bridge.texts import text
@@ -86,7 +87,7 @@ class Doorbell:
                 Choice(f"pa:{request.code}:guest", text("doorbell.guest", language)),
                 Choice(f"pa:{request.code}:deny", text("doorbell.deny", language), "danger"),
             ]
-            name = "".join(c for c in request.name if c.isprintable() and c not in "*_`[]<>")[:60]
+            name = plain_name(request.name)
             words = text(
                 "doorbell.asks", language, name=name or request.person, id=request.person, code=request.code
             )

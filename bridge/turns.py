@@ -113,8 +113,11 @@ def seed(context: Sequence[ContextMessage], *, shared: bool = False) -> tuple[En
             entries.append(Assistant("", message.text))
         elif message.role == "system":
             entries.append(User("", f"[Instructions for this conversation]\n{message.text}"))
+        elif shared:
+            head = f"[{name} wrote]\n" if (name := _plain(message.name)[:64]) else ""
+            entries.append(User("", head + own_words(message.text)))
         else:
-            entries.append(User("", own_words(message.text) if shared else message.text))
+            entries.append(User("", message.text))
     return tuple(entries)
 
 

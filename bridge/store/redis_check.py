@@ -45,8 +45,8 @@ TEXTS: dict[str, tuple[str, str]] = {
         "在 redis.conf 中设置 appendonly yes(立即生效:CONFIG SET appendonly yes)。",
     ),
     "doctor.redis.fsync": (
-        "appendfsync is {value}: a kill or a power failure may lose what was taken {span}",
-        "appendfsync 为 {value}:进程被杀或断电时,可能丢失{span_zh}接收的消息",
+        "appendfsync is {value}: a kill or a power failure may lose what was taken in the last {span} s",
+        "appendfsync 为 {value}:进程被杀或断电时,可能丢失最近 {span} 秒接收的消息",
     ),
     "doctor.redis.fsync.cure": ("Set appendfsync always.", "请设置 appendfsync always。"),
     "doctor.redis.failing": (
@@ -121,10 +121,10 @@ def _judge_disk(info: Mapping[str, Any], config: Mapping[str, str], say: Any) ->
         return
     flush = config.get("appendfsync", "always")  # one that does not tell is not blamed
     if flush == "no":
-        say("warning", "fsync", value=flush, span="in the last half minute", span_zh="最近半分钟")
+        say("warning", "fsync", value=flush, span=30)
     elif flush != "always":
         # While a flush is slow the server answers and holds back what it has yet to write, for 2 s at most.
-        say("warning", "fsync", value=flush, span="in the last two seconds", span_zh="最近两秒")
+        say("warning", "fsync", value=flush, span=2)
     if any(
         str(info.get(name, "ok")) != "ok" for name in ("aof_last_write_status", "aof_last_bgrewrite_status")
     ):

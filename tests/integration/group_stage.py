@@ -32,7 +32,7 @@ from tests.fakes.wecom_bot import BOT_ID, SECRET, FakeWecomSocket
 
 _MARKS = re.compile(r"[*_`~\\]")
 _SPEAKER = re.compile(r"\[[^\]\n]*?\(id ([^)\s]+)\)( writes)?\]")
-_DECIDED = re.compile(r"(allowed by|denied) (\S+)$")
+_DECIDED = re.compile(r"(allowed by|denied) (?:User )?(\S+)$")
 _SIGNS = ("🔐", "✅", "🚫", "⌛")
 
 

@@ -106,7 +106,7 @@ async def test_a_thread_joined_late_is_seeded_with_what_stood_before(halls: Hall
     await hall.write("and now?", "bob", thread="t1")
     await hall.room.until(lambda: len(hall.seen("g1")) == 1)
     texts = [getattr(entry, "text", "") for entry in hall.model.requests[0].entries]
-    assert texts[:2] == ["who brings wine?", "I cannot."]
+    assert texts[:2] == ["[Ann wrote]\nwho brings wine?", "I cannot."]
 
 
 async def test_a_chat_that_moved_keeps_its_session_and_its_settings(halls: Halls) -> None:

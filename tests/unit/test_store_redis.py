@@ -586,8 +586,8 @@ GOOD_CONFIG = {
     [
         ({}, {}, {}, ["ok"], "7.2.4"),
         ({"aof_enabled": 0}, {"appendonly": "no"}, {}, ["error"], "appendonly yes"),
-        ({}, {"appendfsync": "no"}, {}, ["warning"], "half minute"),
-        ({}, {"appendfsync": "everysec"}, {}, ["warning"], "two seconds"),
+        ({}, {"appendfsync": "no"}, {}, ["warning"], "30 s"),
+        ({}, {"appendfsync": "everysec"}, {}, ["warning"], "2 s"),
         ({"aof_last_write_status": "err"}, {}, {}, ["error"], "disk"),
         ({}, {"maxmemory": "1000", "maxmemory-policy": "volatile-lru"}, {}, ["error"], "noeviction"),
         ({}, {"maxmemory-policy": "allkeys-lru"}, {}, ["ok"], "7.2.4"),  # without a limit nothing is evicted
