@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -360,12 +361,63 @@ async def test_the_step_limit_ends_with_an_answer_without_tools(tmp_path: Path) 
     assert len(world.model.requests) == 4
 
 
-async def test_the_same_call_with_the_same_result_is_not_made_for_ever(tmp_path: Path) -> None:
-    world = await World(tmp_path, lambda request: calls(("alpha", {}), start=len(request.entries))).start(
-        tool("alpha", answer)
-    )
+async def test_ag_05_a_history_full_of_tool_output_is_cut_until_it_fits_and_the_next_message_works(
+    tmp_path: Path,
+) -> None:
+    """30 results of 20 KB, then one of 400 KB; the provider takes 60 KB."""
+    sizes: list[int] = []
+    asked: list[str] = []
+
+    def script(request: Request) -> Answer:
+        size = sum(len(repr(entry)) for entry in request.entries)
+        own = [e for e in request.entries if isinstance(e, ToolOutput) and e.run == f"r{len(asked)}"]
+        if asked[-1] == "fill" and len(own) < 31:
+            return calls(("big", {"x": str(len(own))}), start=len(own) * 10)
+        sizes.append(size)
+        return ContextTooLong("too long") if size > 60_000 else says("here you are")
+
+    async def big(params: dict[str, Any], context: ToolContext) -> ToolResult:
+        return ToolResult(("x" if params["x"] != "30" else "xxxxxxxxxxxxxxxxxxxx") * 20_000)
+
+    world = World(tmp_path, script)
+    world.settings = AgentSettings(max_steps=40, history_entries=400)
+    await world.start(tool("big", big))
+    for number, text in enumerate(("fill", "and now?"), 1):
+        asked.append(text)
+        sizes.clear()
+        assert (await world.say(text, run=f"r{number}")).text == "here you are"
+        assert all(after < before for before, after in pairwise(sizes))
+        assert sizes[-1] <= 60_000
+
+
+@pytest.mark.parametrize("names", [("alpha",), ("alpha", "beta")], ids=["the same call", "A-B-A-B"])
+async def test_ag_08_calls_that_repeat_with_equal_results_are_ended_soon(
+    tmp_path: Path, names: tuple[str, ...]
+) -> None:
+    made = itertools.count()
+
+    def script(request: Request) -> Answer:
+        number = next(made)
+        return calls((names[number % len(names)], {}), start=number)
+
+    world = await World(tmp_path, script).start(tool("alpha", answer), tool("beta", answer))
     assert (await world.say("go")).failure == "loop"
-    assert len(world.model.requests) == world.settings.loop_limit
+    assert len(world.model.requests) <= world.settings.loop_limit * len(names)
+    check(await world.history.load("s1"))
+
+
+async def test_ag_08_a_poll_whose_result_changes_is_not_ended_early(tmp_path: Path) -> None:
+    progress = itertools.count()
+
+    def script(request: Request) -> Answer:
+        done = len(results(request))
+        return says("ready") if done == 12 else calls(("poll", {}), start=done)
+
+    async def poll(params: dict[str, Any], context: ToolContext) -> ToolResult:
+        return ToolResult(f"{next(progress)} of 12")
+
+    world = await World(tmp_path, script).start(tool("poll", poll))
+    assert (await world.say("wait for it")).text == "ready"
 
 
 async def test_a_stop_ends_tool_and_stream_and_leaves_a_valid_history(tmp_path: Path) -> None:
