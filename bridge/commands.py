@@ -68,19 +68,29 @@ def parse(message: str) -> Command | None:
     return Command(name, argument) if name in NAMES or name in _HIDDEN else None
 
 
+def completed(message: str) -> Command | None:
+    """The command that an unambiguous beginning of one means (`/stat`), if it only tells something."""
+    whole = _beginning(message)
+    command = Command(whole[0], "") if len(whole) == 1 else None
+    return command if command is not None and not command.acts and not command.queued else None
+
+
 def suggestion(message: str) -> str | None:
     """The command that a mistyped one was meant to be: a message of this one word, off by a letter or two, or
-    an unambiguous beginning of a command. None: it is for the model."""
+    the beginning of a command that does something. None: it is for the model."""
     found = _WORD.fullmatch(message.strip())
     if found is None:
         return None
-    word = found.group(1).lower()
-    if len(word) >= 3:
-        whole = [name for name in NAMES if name.startswith(word)]
-        if len(whole) == 1:
-            return whole[0]
-    near = difflib.get_close_matches(word, NAMES, n=1, cutoff=0.75)
+    if len(whole := _beginning(message)) == 1:
+        return whole[0]
+    near = difflib.get_close_matches(found.group(1).lower(), NAMES, n=1, cutoff=0.75)
     return near[0] if near else None
+
+
+def _beginning(message: str) -> list[str]:
+    found = _WORD.fullmatch(message.strip())
+    word = found.group(1).lower() if found else ""
+    return [name for name in NAMES if name.startswith(word)] if len(word) >= 3 else []
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from typing import cast
 
 from bridge.access import Access, Verdict
 from bridge.addressing import Answer, Meant, meant
-from bridge.commands import Command, Commands, parse, suggestion
+from bridge.commands import Command, Commands, completed, parse, suggestion
 from bridge.delivery import Delivery
 from bridge.doorbell import Doorbell
 from bridge.ledger import Ledger, Over
@@ -128,7 +128,7 @@ class Router:
             return
         if not arrived.verdict.admin and await self._invited(arrived):
             return
-        command = parse(inbound.text)
+        command = parse(inbound.text) or completed(inbound.text)
         asked = self._sessions.questions.waits_for(session, inbound)
         if asked and (command is None or (command.name in ("approve", "deny") and not command.argument)):
             await self._answer(arrived)

@@ -194,12 +194,14 @@ async def test_forget_deletes_history_and_files_after_a_yes(halls: Halls) -> Non
 
 async def test_a_mistyped_command_is_named_and_a_path_is_not_one(halls: Halls) -> None:
     hall = await halls(echo).start()
-    for text in ("/statsu", "/usr", "/etc/hosts", "/sta", "/x"):
+    for text in ("/statsu", "/usr", "/etc/hosts", "/x", "/sto", "/stat"):
         await hall.say(text)
-    await hall.room.until(lambda: len(hall.seen()) == 5)
+    await hall.room.until(lambda: len(hall.seen()) == 6)
     assert "`/status`" in hall.seen()[0]
     assert "re: /etc/hosts" in hall.seen()
     assert "re: /x" in hall.seen()
+    assert any("`/stop`" in text for text in hall.seen())  # what does something is named, not done
+    assert any("**Model:**" in text for text in hall.seen())  # what only tells is completed
 
 
 async def test_a_group_gets_no_pairing_code(halls: Halls) -> None:
