@@ -7,7 +7,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -60,6 +60,7 @@ class Runner:
         self._run: asyncio.Task[Outcome] | None = None
         self._batch: list[Waiting] = []
         self._heard = 0
+        self._used: tuple[Mapping[str, Usage], Mapping[str, int]] = ({}, {})
         self._idle = asyncio.Event()
         self._idle.set()
         self._fresh = False
@@ -223,6 +224,18 @@ class Runner:
             raise
         await self._finish(live, outbound)
         log.info("answered")
+        await self._account()
+
+    async def _account(self) -> None:
+        """What a run used and has taken in, written down once its answer is out: nobody waits for that."""
+        head = self._batch[0].inbound
+        address, (models, tools) = head.address, self._used
+        # Only now: a crash before this gives what was overheard once more, which is better than never.
+        await self.office.overheard.forget(self.session, self._heard)
+        self._heard = 0
+        await self.office.ledger.record(
+            self.session, address.channel, address.chat, head.sender.id, models, tools
+        )
 
     async def _finish(self, live: LiveReply, outbound: Outbound) -> None:
         await live.finish(outbound, self._seqs())
@@ -331,15 +344,8 @@ class Runner:
             # A fault of ours: the person gets a sentence, the log the traceback, and the session goes on.
             log.exception("run failed")
             outcome = await self.agent.settle(run, "internal")
-        # Only now: a crash before this gives it once more, which is better than never.
-        await self.office.overheard.forget(self.session, self._heard)
-        self._heard = 0
-        head = self._batch[0].inbound
-        address = head.address
-        await self.office.ledger.record(
-            self.session, address.channel, address.chat, head.sender.id, models, used
-        )
-        if address.kind != "direct" and outcome.text.strip() == NO_REPLY and not outcome.files:
+        self._used = models, used
+        if live.ref.address.kind != "direct" and outcome.text.strip() == NO_REPLY and not outcome.files:
             return Outbound("")
         if outcome.files or "![" in outcome.text:
             return await asyncio.to_thread(compose, outcome, folder, language)

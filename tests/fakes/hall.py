@@ -211,9 +211,9 @@ class Hall:
         return sent
 
     async def emptied(self, session: str = "room:direct:c1") -> None:
-        """Wait until nothing waits in a session's inbox."""
+        """Wait until nothing waits in a session's inbox and its runner rests."""
         async with asyncio.timeout(5):
-            while await self.store.next(session):
+            while await self.store.next(session) or self.sessions.busy(session):
                 await asyncio.sleep(0.002)
 
     def seen(self, chat: str = "c1") -> list[str]:

@@ -161,6 +161,7 @@ async def test_tokens_of_the_day_end_and_a_restart_gives_no_second_day(halls: Ha
     clock.now += 86_400
     await again.say("three")
     await again.room.until(lambda: "cost" in again.seen())
+    await again.emptied()
     await again.say("/usage")
     await again.room.until(lambda: "Use in the last" in again.seen()[-1])
     assert "2 answers, 200 + 20 tokens" in again.seen()[-1]
