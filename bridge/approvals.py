@@ -114,7 +114,7 @@ class Approvals:
         channel = self._channels.get(ref.address.channel)
         arguments = canonical(approval.arguments)
         subject = subject_of(approval.tool, approval.source, arguments)
-        if subject in self._always or (session, subject) in self._session_yes:
+        if _always_key(ref.address, subject) in self._always or (session, subject) in self._session_yes:
             return Approved(True)
         if channel is None or not channel.asks:
             return Approved(False, "nobody")
@@ -180,29 +180,30 @@ class Approvals:
             Choice(f"ap:{card.id}:denied", text("approval.no", language), "danger"),
         ]
         own = replace(ref, id=f"a{card.id}", private=False)
-        message = await self._put(channel, own, question, choices if channel.buttons else (), card.until)
+        message = await self._put(channel, own, question, choices if channel.buttons else (), mine)
         mine.card = replace(mine.card, message_id=message or "-")
         await self._keep(mine.card)
 
     async def _put(
-        self, channel: Channel, ref: ReplyRef, question: str, choices: Sequence[Choice], until: float
+        self, channel: Channel, ref: ReplyRef, question: str, choices: Sequence[Choice], mine: _Open
     ) -> str:
         """Show a card; again while the platform does not take it. Without it `/approve` still works."""
         pause = 1.0
-        while True:
+        while not mine.decided.is_set():
             try:
                 async with asyncio.timeout(_POST_DEADLINE):
                     return await channel.ask(ref, question, choices)
             except NotSent as error:
                 wait = error.retry_after if isinstance(error, Flooded) else pause
                 pause = min(pause * 2, 30.0)
-                if self._clock() + wait >= until:
+                if self._clock() + wait >= mine.card.until:
                     log.warning("a question was not shown in time: %s", error)
                     return ""
                 await asyncio.sleep(wait)
             except (SendError, TimeoutError) as error:
                 log.warning("a question was not shown: %s", error)
                 return ""
+        return ""
 
     # -- answering -------------------------------------------------------------------------------------
 
@@ -257,8 +258,9 @@ class Approvals:
             self._session_yes.add((card.session, subject))
             await self._store.put_setting(_FOR_SESSION, f"{card.session}\0{subject}", True)
         if state == "always":
-            self._always.add(subject)
-            await self._store.put_setting(_ALWAYS, subject, {"by": by, "at": self._clock()})
+            key = _always_key(card.address, subject)
+            self._always.add(key)
+            await self._store.put_setting(_ALWAYS, key, {"by": by, "at": self._clock()})
         await self._keep(card)
         await self._log(state, card, by)
         mine.decided.set()
@@ -375,6 +377,11 @@ def subject_of(tool: str, source: str, arguments: str) -> str:
     if source != "builtin":
         return tool
     return f"{tool}:{hashlib.sha256(arguments.encode()).hexdigest()[:32]}"
+
+
+def _always_key(address: Address, subject: str) -> str:
+    """What "always" covers: the subject in this chat, and nowhere else, since other people talk there."""
+    return "\0".join((address.channel, address.chat, subject))
 
 
 def _key(card: Card) -> str:

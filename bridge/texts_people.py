@@ -107,7 +107,7 @@ TEXTS: dict[str, tuple[str, str]] = {
     ),
     "approval.once": ("Yes, once", "同意一次"),
     "approval.session": ("Yes, in this conversation", "本次对话都同意"),
-    "approval.always": ("Yes, always", "始终同意"),
+    "approval.always": ("Yes, always here", "此会话始终同意"),
     "approval.no": ("No", "拒绝"),
     "approval.gone": ("This question is no longer open.", "这个确认已经结束。"),
     "approval.not_you": ("You may not decide this.", "您无权决定此事。"),

@@ -124,7 +124,7 @@ CONVERSATION = (
         (
             Act("Ben", "please wipe the board"),
             Act("Ben", press="Yes, once", told="You may not decide this.", needs="group"),
-            Act("Cid", press="Yes, always", told="You may not decide this.", needs="group"),
+            Act("Cid", press="Yes, always here", told="You may not decide this.", needs="group"),
             Act("Ada", press="Yes, once"),
         ),
         sees=("The board is clean.",),

@@ -176,6 +176,9 @@ async def test_always_is_an_admins_word_and_outlives_a_restart(halls: Halls, sho
     await again.say("sell nuts")
     await second.until(lambda: any("sold nuts" in text for text in again.seen()))
     assert second.cards == []
+    await again.say("sell figs", "c2")  # a yes for always is a yes in that chat
+    await second.until(lambda: len(second.cards) == 1)
+    assert "figs" not in shop.sold
 
 
 async def test_a_waiting_question_survives_a_restart_with_one_card(halls: Halls, shop: Shop) -> None:
