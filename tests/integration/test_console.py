@@ -89,6 +89,7 @@ async def house(tmp_path: Path) -> AsyncIterator[House]:
 async def test_the_console_shows_how_everything_stands(house: House) -> None:
     await house.says(6, PRIVATE)
     await until(lambda: house.app.mcp.status[0].state == "failed")
+    await until(lambda: not house.app.sessions.busy("telegram:direct:6"))  # use is noted after the answer
     now = await house.get()
     channels = {one["name"]: one for one in now["channels"]}
     assert (channels["telegram"]["ok"], channels["web"]["ok"]) == (True, True)
