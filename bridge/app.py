@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import hashlib
 import logging
 import os
 import shutil
+import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -30,7 +32,7 @@ from bridge.http import Guard, Server, load_key
 from bridge.keys import COUNTS_KEY, COUNTS_SCOPE, session_key
 from bridge.notes import Notes
 from bridge.pairing import Request
-from bridge.store import open_store
+from bridge.store import is_redis, open_store
 from bridge.store.base import Store, StoreError
 from bridge.texts import text
 from channels.base import (
@@ -67,6 +69,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("causeway.app")
 
 _DAY = 24 * 3600.0
+#: The claim on a store that several processes can reach, and for how many seconds it is good.
+_HOUSE, _HELD = "~house", 90.0
 #: How long a message id is remembered; longer than any platform repeats a delivery (Telegram: 24 h).
 _SEEN_DAYS = 14
 _REPLY_DAYS = 2
@@ -127,6 +131,7 @@ class App:
         self._warming: asyncio.Task[None] | None = None
         self._menus: set[asyncio.Task[None]] = set()
         self._counted: object = None
+        self._holds = False
         self.started = clock()
 
     # -- start -----------------------------------------------------------------------------------------
@@ -149,6 +154,7 @@ class App:
             sole=self.serve,
         )
         await self.store.open()
+        await self.hold()
         self.notes = Notes(self.store)
         wiring.agents_side(self)
         wiring.open_channels(self)
@@ -171,6 +177,36 @@ class App:
         self.maintenance.start()
         if self.server is not None:
             self.server.ready(True)
+
+    async def hold(self) -> None:
+        """Keep other bridges off a store that they could reach too (a file has the workspace's lock). One
+        that comes back in the same workspace goes on at once. Raises StartError when another one holds it."""
+        if not self._shared:
+            return
+        if not await self.store.channel_state(_HOUSE).claim("bridge", self._holder, _HELD):
+            raise StartError(
+                "Another bridge works with this store. Stop it, or give this one its own with ?prefix= in "
+                f"store: url. After a machine is lost its claim ends within {_HELD:.0f} s."
+            )
+        self._holds = True
+
+    @property
+    def _shared(self) -> bool:
+        return self.serve and is_redis(self.config.store.url)
+
+    @property
+    def _holder(self) -> str:
+        place = f"{socket.gethostname()}\0{self.workspace.resolve()}"
+        return hashlib.sha256(place.encode()).hexdigest()
+
+    async def _let_go(self) -> None:
+        """Give the claim back; what cannot be given back ends by itself."""
+        if not self._holds:
+            return
+        try:
+            await self.store.channel_state(_HOUSE).release("bridge", self._holder)
+        except StoreError as error:
+            log.warning("the claim on the store ends by itself: %s", error)
 
     def _prepare_workspace(self) -> None:
         try:
@@ -421,6 +457,7 @@ class App:
         if self.transcriber is not None:
             await self.transcriber.close()
         if hasattr(self, "store"):
+            await self._let_go()
             await self.store.close()
         if self._lock is not None:
             with suppress(OSError):

@@ -143,6 +143,7 @@ def bridge_side(app: App) -> None:
             Chore("skill versions", app.record_skills, every=10.0),
             Chore("skill counts", app.keep_counts, every=60.0),
             Chore("grants", app.pairing.load, every=30.0),
+            Chore("store claim", app.hold, every=20.0),
             Chore("store", app.forget, every=3600.0),
         ],
         linger=lambda: app.mcp.settle(config.mcp.start_timeout),

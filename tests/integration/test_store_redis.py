@@ -428,3 +428,29 @@ async def test_the_bridge_answers_and_goes_on_where_it_was_with_its_store_in_red
     async with opened(server.url) as store:
         [session] = await store.sessions()
         assert session.entries == 4
+
+
+async def test_a_second_bridge_on_the_same_store_is_refused_and_the_first_comes_back(
+    start: Start, tmp_path: Path
+) -> None:
+    from bridge.app import StartError
+
+    server = start("--appendonly", "yes", "--appendfsync", "always")
+
+    def bridge(name: str) -> App:
+        folder = tmp_path / name
+        config = load_config(write_config(folder, {"channels": {"api": {}}}), clean_environ(folder))
+        config.store.url = server.url
+        return App(config)
+
+    first = bridge("one")
+    await first.start()
+    try:
+        with pytest.raises(StartError, match="Another bridge works with this store"):
+            await bridge("two").start()
+        await first.hold()  # the refused one took nothing with it
+    finally:
+        await first.stop(grace=1)
+    second = bridge("two")
+    await second.start()  # the first gave its claim back
+    await second.stop(grace=1)

@@ -87,7 +87,7 @@ def test_passwords_in_addresses_strings_and_headers_go(text: str, secret: str) -
     "text",
     [
         "connect(user=user, password=password)",
-        "PWD=/work/of/2024",
+        "PWD=/srv/of/2024",
         "see https://example.org:8080/path?x=1 and a@b.example",
         "password=${DB_PASSWORD1}",
     ],
