@@ -63,6 +63,6 @@ def sqlite_path(url: str, workspace: Path) -> Path:
         raise StoreError(
             f"{url.split('://')[0]!r} is no address of a store. Write sqlite:/// and a file name, for "
             "example sqlite:///causeway.db (in the workspace) or sqlite:////var/lib/causeway/causeway.db, or "
-            "redis://host:6379/0 for several processes."
+            "redis://host:6379/0 for a store on a server."
         )
     return workspace / Path(name).expanduser()
