@@ -4,10 +4,10 @@ BIN := .venv/bin
 ARGS ?=
 export PYTHON
 
-.PHONY: help run test lint format bench lock clean
+.PHONY: help run test lint format bench bench-large lock clean
 
 help: ## Show these lines
-	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' Makefile
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile
 
 run: ## Install, start the bridge and print its address (ARGS="--config FILE")
 	@scripts/install run
@@ -33,6 +33,10 @@ format: ## Format and mend what can be mended
 bench: ## Measure milliseconds and CPU a message (ARGS for the benchmark)
 	@scripts/install dev
 	$(BIN)/python -m benchmarks $(ARGS)
+
+bench-large: ## Measure SQLite with 100,000 sessions and 10 million entries (ARGS="--sessions N --messages M")
+	@scripts/install dev
+	$(BIN)/python -m benchmarks large $(ARGS)
 
 # Existing pins are kept; ARGS=--upgrade takes the newest versions. The tests' lock is held to the program's
 # pins, so that one environment serves both.

@@ -88,7 +88,7 @@ class Agent:
         self._retrieval = retrieval
         self._injected = Injected()
         self._partial = ""
-        self._conversation = Conversation(session, history)
+        self._conversation = Conversation(session, history, settings.history_entries)
         self._calls = Calls(self._conversation, folder, model, tools, skills, counts, settings)
 
     # -- the run -------------------------------------------------------------------------------------
@@ -178,12 +178,15 @@ class Agent:
         prompt = self._prompt.made({tool.name for tool in offered}, in_group=in_group)
         if not prompt.left_out:
             offered = tuple(tool for tool in offered if tool.name != FIND_SKILLS)
-        view, level = window(entries, turn.run, self._settings.history_entries), 0
+        longest, before = self._settings.history_entries, self._conversation.before
+        view, level = window(entries, turn.run, longest, before), 0
         if self._retrieval is not None:
             chosen = await self._retrieval.choose(catalog, offered, view, turn.run, self._injected)
             offered = chosen.tools
-        waited, attempt, empty = 0.0, 0, 0
+        spent, attempt, empty = 0.0, 0, 0
+        now = asyncio.get_running_loop().time
         while True:
+            asked = now()
             try:
                 answer = await self._stream(self._request(view, prompt.text, offered, last), emit, said)
             except ContextTooLong as fault:
@@ -194,12 +197,15 @@ class Agent:
             except ModelError as fault:
                 attempt += 1
                 wait = fault.retry_after if fault.retry_after is not None else self._backoff(attempt)
-                out_of_time = waited + wait > self._settings.retry_budget
+                spent += now() - asked
+                # One more try is due unless the server forbids it: where there are fallbacks it is theirs.
+                budget = self._settings.retry_budget
+                out_of_time = (fault.retry_after or 0.0) > budget or (attempt > 1 and spent + wait > budget)
                 if not fault.retryable or attempt >= self._settings.max_attempts or out_of_time:
                     raise _Failed(fault.kind, fault.detail) from fault
                 log.info("model: %s, attempt %d, waiting %.1f s", fault.kind, attempt, wait)
                 await self._sleep(wait)
-                waited += wait
+                spent += wait
             else:
                 emit(Used(self._model.name, answer.usage))
                 if answer.text.strip() or answer.calls or answer.stop == "refused":
@@ -289,7 +295,7 @@ class Agent:
         return frozenset(number for entry in own if isinstance(entry, User) for number in entry.messages)
 
     async def entries(self) -> list[Entry]:
-        """A copy of the history."""
+        """A copy of the newest part of the history; empty only when there is none."""
         return list(await self._conversation.entries())
 
     async def _outcome(self, run: str, failure: str = "") -> Outcome:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,6 +23,8 @@ from agent.tools.base import ToolContext, ToolResult
 from agent.tools.catalog import Catalog
 from agent.tools.manager import ToolManager, UnknownTool
 from agent.turn import AgentSettings, Approval, Approved, Turn
+
+log = logging.getLogger("causeway.agent")
 
 _UNKNOWN_OUTCOME = (
     "The program was restarted while this call was under way, so its outcome is unknown. It was not run "
@@ -159,7 +162,12 @@ class Calls:
         self, turn: Turn, call: ToolCall, catalog: Catalog, context: ToolContext
     ) -> ToolResult:
         if not self._has_folder:
-            await asyncio.to_thread(self._folder.mkdir, parents=True, exist_ok=True)
+            try:
+                await asyncio.to_thread(self._folder.mkdir, parents=True, exist_ok=True)
+            except OSError as error:
+                log.error("the folder %s cannot be made: %s", self._folder, error.strerror)
+                why = f"the folder for this conversation's files cannot be made ({error.strerror})"
+                return ToolResult(f"{call.name} was not run: {why}. Tell the person.", is_error=True)
             self._has_folder = True
         try:
             result = await self._tools.call(catalog, call.name, call.id, call.arguments, context)

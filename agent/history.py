@@ -114,11 +114,32 @@ def entry_from_json(data: Mapping[str, Any]) -> Entry:
     return entry
 
 
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """The end of a history: how many entries stand before it, and its own, oldest first."""
+
+    before: int
+    entries: list[Entry]
+
+
+def same_run(older: Entry, newer: Entry) -> bool:
+    """Whether two neighbours belong to one run, so that a tail must not part them."""
+    return bool(older.run) and older.run == newer.run
+
+
 class HistoryStore(Protocol):
     """Where histories are kept. A write is committed when the call returns."""
 
     async def load(self, session: str) -> list[Entry]:
         """All entries of the session, oldest first."""
+        ...
+
+    async def tail(self, session: str, least: int) -> Tail:
+        """The newest entries: `least` of them (or all there are), and what belongs to the oldest one's run."""
+        ...
+
+    async def count(self, session: str) -> int:
+        """How many entries the session has."""
         ...
 
     async def exists(self, session: str) -> bool:
@@ -158,8 +179,9 @@ def reply_files(entries: Sequence[Entry]) -> tuple[FileRef, ...]:
     return tuple({file.path: file for file in files}.values())
 
 
-def window(entries: Sequence[Entry], run: str, limit: int) -> list[Entry]:
+def window(entries: Sequence[Entry], run: str, limit: int, before: int = 0) -> list[Entry]:
     """The entries that a model is shown: at most about `limit`, always with all calls and results together.
+    `entries` are the history's tail, of `limit` or more; `before` says how many stand before it.
 
     Old turns go first, in blocks of half the limit and only up to a `User` entry, so that the beginning of
     the view (which providers cache) stays the same for many turns. The current run keeps its request however
@@ -167,10 +189,10 @@ def window(entries: Sequence[Entry], run: str, limit: int) -> list[Entry]:
     """
     if limit < 4:
         raise ValueError(f"a history limit of {limit} entries cannot hold one step")
-    if len(entries) <= limit:
+    if before + len(entries) <= limit:
         return list(entries)
     block = limit // 2
-    start = -(-(len(entries) - limit) // block) * block
+    start = -(-(before + len(entries) - limit) // block) * block - before
     first_own = next((i for i, e in enumerate(entries) if e.run == run), len(entries))
     while start < len(entries) and not isinstance(entries[start], User):
         start += 1

@@ -13,9 +13,10 @@ from agent.tools.base import Caller
 
 @dataclass(frozen=True, slots=True)
 class AgentSettings:
-    """Bounds of one run. `retry_budget`: seconds of waiting for the model in one step. `loop_limit`: after so
-    many equal calls with equal results the run is ended. `samples`: how often MCP servers may ask for text
-    from the model in one run (0: never), each for at most `sample_tokens`."""
+    """Bounds of one run. `retry_budget`: seconds after which a step's failed calls of the model are not tried
+    again (one more try there is in any case). `loop_limit`: after so many equal calls with equal results the
+    run is ended. `samples`: how often MCP servers may ask for text from the model in one run (0: never), each
+    for at most `sample_tokens`."""
 
     max_steps: int = 25
     history_entries: int = 200

@@ -17,7 +17,7 @@ from pathlib import Path
 import aiohttp
 import psutil
 
-from benchmarks import first_answer, mcp, retrieval, skills, store
+from benchmarks import first_answer, large, mcp, memory, retrieval, roles, skills, store
 from tests.fakes.llm import free_port
 from tests.harness import Process, openai_at, write_config
 
@@ -122,13 +122,15 @@ async def everything() -> None:
         ("Skills", skills.main),
         ("Retrieval", retrieval.main),
         ("Store", store.main),
+        ("Roles", roles.main),
     ):
         print(f"\n{title}")
         await part()
 
 
+#: Parts that take words of their own; the first two take long and are not among `everything`.
+APART = {"large": large.main, "memory": memory.main, "roles": roles.main, "store": store.main}
+
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["store"]:
-        asyncio.run(store.main(sys.argv[2:]))
-    else:
-        asyncio.run(everything())
+    name, *words = sys.argv[1:] or [""]
+    asyncio.run(APART[name](words) if name in APART else everything())

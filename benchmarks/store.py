@@ -13,7 +13,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import psutil
@@ -74,7 +74,16 @@ def _cpu() -> float:
     return used.ru_utime + used.ru_stime
 
 
-async def cost(name: str, store: Store, server: Callable[[], float]) -> None:
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a message costs: milliseconds alone; in a crowd its CPU (a server's as well), and their rate."""
+
+    alone: float
+    cpu: float
+    rate: float
+
+
+async def cost(name: str, store: Store, server: Callable[[], float]) -> Cost:
     """What a message costs, alone and in a crowd. `server`: seconds of CPU that a server beside us had."""
     steps = Steps()
     for number in range(20):
@@ -95,6 +104,7 @@ async def cost(name: str, store: Store, server: Callable[[], float]) -> None:
     used, used_beside = (one / count * 1000 for one in (_cpu() - cpu, server() - beside))
     print(f"{'':7} {CHATS} chats at once: {count / taken:.0f} messages/s, "
           f"CPU {used:.2f} + server {used_beside:.2f} ms a message")  # fmt: skip
+    return Cost(statistics.median(whole.taken["a message"]), used + used_beside, count / taken)
 
 
 async def many(store: Store, sessions: int, messages: int, size: Callable[[], int]) -> None:
@@ -113,7 +123,7 @@ async def many(store: Store, sessions: int, messages: int, size: Callable[[], in
     for n in range(0, sessions, max(1, sessions // 200)):
         key = f"telegram:direct:{n}"
         await go_through(store, key, 10**9 + n, steps)
-        await steps.time("load", store.history.load(key))
+        await steps.time("wake", store.history.tail(key, 200))
         await steps.time("next of none", store.next(key))
     await steps.time("list 1000", store.sessions(1000))
     await steps.time("forget none", store.forget_sessions(0.0))
@@ -130,12 +140,13 @@ async def main(words: Sequence[str] = ()) -> None:
     parser.add_argument("--only", choices=("sqlite", "redis"))
     parser.add_argument("--appendfsync", choices=("always", "everysec"), default="always", help="of Redis")
     options = parser.parse_args(words)
+    costs: list[Cost] = []
     with tempfile.TemporaryDirectory() as folder:
         if options.only != "redis":
             path = Path(folder) / "store.db"
             sqlite = SqliteStore(path)
             await sqlite.open()
-            await cost("SQLite", sqlite, lambda: 0.0)
+            costs.append(await cost("SQLite", sqlite, lambda: 0.0))
             await many(sqlite, options.sessions, options.messages, lambda: path.stat().st_size)
             await sqlite.close()
         if options.only != "sqlite":
@@ -145,7 +156,11 @@ async def main(words: Sequence[str] = ()) -> None:
             beside = psutil.Process(server.process.pid)
             redis = RedisStore(server.url)
             await redis.open()
-            await cost("Redis", redis, lambda: sum(beside.cpu_times()[:2]))
+            costs.append(await cost("Redis", redis, lambda: sum(beside.cpu_times()[:2])))
             await many(redis, options.sessions, options.messages, lambda: beside.memory_info().rss)
             await redis.close()
             server.stop()
+    if len(costs) == 2:
+        ours, theirs = costs
+        print(f"{'ratio':7} Redis to SQLite: alone {theirs.alone / ours.alone:.1f}, CPU with the server's "
+              f"{theirs.cpu / ours.cpu:.1f}, messages/s {theirs.rate / ours.rate:.2f}")  # fmt: skip

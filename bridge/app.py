@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
-import hashlib
 import logging
-import os
 import shutil
-import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -25,25 +21,21 @@ from agent.tools.masking import Masker
 from agent.turn import AgentSettings
 from bridge import console, house_admin, mcp_admin, wiring
 from bridge.budget import Part, measure
-from bridge.commands import NAMES
-from bridge.config import Config, secret_variables
-from bridge.environment import Environment
-from bridge.http import Guard, Server, load_key
+from bridge.config import Config
 from bridge.keys import COUNTS_KEY, COUNTS_SCOPE, session_key
 from bridge.notes import Notes
 from bridge.pairing import Request
-from bridge.store import is_redis, open_store
-from bridge.store.base import Store, StoreError
+from bridge.process import Process, StartError
+from bridge.store import open_store
+from bridge.store.base import Store, StoredReply, StoreError
+from bridge.store.pace import unhurried
 from bridge.texts import text
 from channels.base import (
     Channel,
-    ChannelError,
     Inbound,
-    MenuEntry,
     Outbound,
     Press,
     ReplyRef,
-    SendError,
 )
 
 if TYPE_CHECKING:
@@ -66,26 +58,25 @@ if TYPE_CHECKING:
     from bridge.sessions import Sessions
     from bridge.skill_versions import SkillVersions
 
+__all__ = ["App", "StartError"]
+
 log = logging.getLogger("causeway.app")
 
 _DAY = 24 * 3600.0
-#: The claim on a store that several processes can reach, and for how many seconds it is good.
-_HOUSE, _HELD = "~house", 90.0
+#: Seconds that a try of an ailing store may hold up other upkeep.
+_STORE_TRY = 2.0
 #: How long a message id is remembered; longer than any platform repeats a delivery (Telegram: 24 h).
 _SEEN_DAYS = 14
 _REPLY_DAYS = 2
+#: Rows that upkeep deletes in one write: other writes wait for some 10 ms.
+_STEP = 200
 
 
-class StartError(Exception):
-    """The bridge cannot start. The message says why and what to do."""
-
-
-class App:
-    """One bridge process. `start`, then `stop`; both once."""
+class App(Process):
+    """A bridge in one process, or (see `cluster.worker`) the part of one that runs agents. `start`, then
+    `stop`; both once."""
 
     # Made by `wiring` while the process starts.
-    store: Store
-    notes: Notes
     mcp: McpHub
     login: McpLogin
     skills: SkillManager
@@ -112,27 +103,15 @@ class App:
         clock: Callable[[], float] = time.time,
         masker: Masker | None = None,
         serve: bool = True,
+        roles: bool = False,
     ) -> None:
-        self.config = config
-        self.clock = clock
-        self.masker = masker or Masker(config.secrets())
-        self.environ = Environment(config.workspace / ".env", config.real_environ, self.learn)
-        self.serve = serve
-        self.workspace = config.workspace
-        self.channels: dict[str, Channel] = {}
+        super().__init__(config, clock=clock, masker=masker, serve=serve, roles=roles)
         self.model: Model | None = None
-        self.server: Server | None = None
-        self.key: str | None = None
         hear = config.model.transcription
         self.transcriber = Transcriber(hear) if hear is not None else None
-        self.failed: dict[str, str] = {}
         self._recovered = asyncio.Event()
-        self._lock: int | None = None
         self._warming: asyncio.Task[None] | None = None
-        self._menus: set[asyncio.Task[None]] = set()
         self._counted: object = None
-        self._holds = False
-        self.started = clock()
 
     # -- start -----------------------------------------------------------------------------------------
 
@@ -146,86 +125,27 @@ class App:
 
     async def _start(self) -> None:
         await asyncio.to_thread(self._prepare_workspace)
-        self.store = open_store(
-            self.config.store.url,
-            self.workspace,
-            synchronous=self.config.store.synchronous,
-            clock=self.clock,
-            sole=self.serve,
-        )
+        self.store = self.open_store()
         await self.store.open()
         await self.hold()
         self.notes = Notes(self.store)
         wiring.agents_side(self)
-        wiring.open_channels(self)
+        self.channels = self.open_channels()
         wiring.bridge_side(self)
         for part in (self.notes, self.pairing, self.doorbell, self.approvals, self.ledger):
             await part.load()
         self.counts.load(await self.store.channel_state(COUNTS_SCOPE).get(COUNTS_KEY))
         await asyncio.gather(self._resolve_model(), self.refresh_skills(), self.tools.start())
         if self.serve:
-            await self._serve()
+            guarded = [*mcp_admin.routes(self), *house_admin.routes(self), *console.routes(self)]
+            await self._serve(self.served(), guarded, self.login.routes())
         for name in list(self.channels):
             await self._start_channel(name)
-        for reply in await self.store.pending_replies(list(self.channels)):
-            if reply.id.startswith("c"):  # a run's reply is taken up by its session
-                self.delivery.deliver(reply)
-        waiting = await self.sessions.recover()
-        if waiting:
-            log.info("going on with %d sessions of the last run", waiting)
+        await self.recover()
         self._recovered.set()
         self.maintenance.start()
         if self.server is not None:
             self.server.ready(True)
-
-    async def hold(self) -> None:
-        """Keep other bridges off a store that they could reach too (a file has the workspace's lock). One
-        that comes back in the same workspace goes on at once. Raises StartError when another one holds it."""
-        if not self._shared:
-            return
-        if not await self.store.channel_state(_HOUSE).claim("bridge", self._holder, _HELD):
-            raise StartError(
-                "Another bridge works with this store. Stop it, or give this one its own with ?prefix= in "
-                f"store: url. After a machine is lost its claim ends within {_HELD:.0f} s."
-            )
-        self._holds = True
-
-    @property
-    def _shared(self) -> bool:
-        return self.serve and is_redis(self.config.store.url)
-
-    @property
-    def _holder(self) -> str:
-        place = f"{socket.gethostname()}\0{self.workspace.resolve()}"
-        return hashlib.sha256(place.encode()).hexdigest()
-
-    async def _let_go(self) -> None:
-        """Give the claim back; what cannot be given back ends by itself."""
-        if not self._holds:
-            return
-        try:
-            await self.store.channel_state(_HOUSE).release("bridge", self._holder)
-        except StoreError as error:
-            log.warning("the claim on the store ends by itself: %s", error)
-
-    def _prepare_workspace(self) -> None:
-        try:
-            self.workspace.mkdir(parents=True, exist_ok=True)
-            (self.workspace / "skills").mkdir(exist_ok=True)
-            if not self.serve:
-                return
-            self._lock = os.open(self.workspace / "causeway.lock", os.O_RDWR | os.O_CREAT, 0o600)
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise StartError(
-                f"Another bridge already works in {self.workspace}. Stop it, or give this one its own "
-                "workspace in config.yaml."
-            ) from error
-        except OSError as error:
-            raise StartError(
-                f"The workspace {self.workspace} cannot be used: {error.strerror}. Make it writable, or "
-                "choose another with workspace in config.yaml."
-            ) from error
 
     async def _resolve_model(self) -> None:
         try:
@@ -242,36 +162,42 @@ class App:
             # The first message will meet the same fault and tell its person in words.
             log.error("the model cannot be used: %s", error.detail)
 
-    async def _serve(self) -> None:
-        server = self.config.server
-        configured = server.key.get_secret_value() if server.key else None
-        self.key, _ = await asyncio.to_thread(load_key, self.workspace, server.host, configured)
-        if self.key:
-            self.masker.add(self.key)
-        guard = Guard(server.host, self.key, server.allowed_hosts)
-        self.server = Server(
-            server.host,
-            server.port,
-            guard,
-            self.channels,
-            guarded=[*mcp_admin.routes(self), *house_admin.routes(self), *console.routes(self)],
-            public=self.login.routes(),
-        )
-        await self.server.start()
+    # -- what is otherwise in a process that runs agents only -------------------------------------------
 
-    async def _start_channel(self, name: str) -> None:
-        channel = self.channels[name]
-        try:
-            await channel.start(self.receive)
-        except ChannelError as error:
-            log.error("channel %s is off: %s", name, error)
-            self.failed[name] = str(error)
-            del self.channels[name]
-            return
-        if type(channel).menu is not Channel.menu:
-            task = asyncio.create_task(self._menu(name, channel), name=f"menu of {name}")
-            self._menus.add(task)
-            task.add_done_callback(self._menus.discard)
+    def open_store(self) -> Store:
+        return open_store(
+            self.config.store.url,
+            self.workspace,
+            synchronous=self.config.store.synchronous,
+            clock=self.clock,
+            sole=self.serve,
+        )
+
+    def open_channels(self) -> dict[str, Channel]:
+        return self.make_channels()
+
+    def served(self) -> Mapping[str, Channel]:
+        """The channels whose routes are served here."""
+        return self.channels
+
+    async def recover(self) -> None:
+        """Go on with what the last process left."""
+        for reply in await self.store.pending_replies(list(self.channels)):
+            if reply.id.startswith("c"):  # a run's reply is taken up by its session
+                self.delivery.deliver(reply)
+        waiting = await self.sessions.recover()
+        if waiting:
+            log.info("going on with %d sessions of the last run", waiting)
+
+    async def leads(self) -> bool:
+        """Whether the upkeep of what all processes share is this one's to do."""
+        return True
+
+    async def draining(self) -> None:
+        """No more messages come in; runs under way go on."""
+
+    async def drained(self) -> None:
+        """All runs have ended or are parked."""
 
     # -- what the parts ask for --------------------------------------------------------------------------
 
@@ -307,21 +233,12 @@ class App:
             return
         words = text("pairing.welcome", request.language, role=text(f"role.{role}", request.language))
         ref = ReplyRef(f"c{request.code}", request.where, "", request.language, request.person)
-        reply = self.delivery.command_reply(ref, session_key(request.where), Outbound(words))
+        await self.send(self.delivery.command_reply(ref, session_key(request.where), Outbound(words)))
+
+    async def send(self, reply: StoredReply) -> None:
+        """Deliver a whole reply that no message asked for."""
         await self.store.open_reply(reply)
         self.delivery.deliver(reply)
-
-    async def _menu(self, name: str, channel: Channel) -> None:
-        """Tell a platform the commands; it is upkeep, so a failure costs nothing but the menu."""
-        entries = [
-            MenuEntry(one, {"en": text(f"command.{one}", "en"), "zh": text(f"command.{one}", "zh")})
-            for one in NAMES
-        ]
-        try:
-            async with asyncio.timeout(60):
-                await channel.menu(entries)
-        except (SendError, TimeoutError) as error:
-            log.warning("channel %s: the command menu was not set: %s", name, error)
 
     def session_folder(self, session: str) -> Path:
         return self.workspace / "sessions" / session / "files"
@@ -349,10 +266,6 @@ class App:
             ),
         )
 
-    def learn(self, variables: Mapping[str, str]) -> None:
-        for value in secret_variables(variables):
-            self.masker.add(value)
-
     async def refresh_retrieval(self) -> None:
         """Compute what vectors are missing; another pass follows while there is progress."""
         missing = await self.retrieval.refresh(self.tools.catalog)
@@ -369,7 +282,7 @@ class App:
         await asyncio.to_thread(self.versions.record, tuple(self.skills.current), who, why)
 
     async def record_skills(self) -> None:
-        if self.config.skills.enabled:
+        if self.config.skills.enabled and await self.leads():
             await asyncio.to_thread(self.versions.record, tuple(self.skills.current))
 
     async def keep_counts(self) -> None:
@@ -379,25 +292,51 @@ class App:
             await self.store.channel_state(COUNTS_SCOPE).put(COUNTS_KEY, counts)
             self._counted = counts
 
+    async def try_store(self) -> None:
+        """After a fault of the store, see whether it is over: /readyz may be all that anybody asks for."""
+        if not self.store.fault():
+            return
+        with suppress(StoreError, TimeoutError):  # then it is not over, which has been told already
+            async with asyncio.timeout(_STORE_TRY):
+                await self.store.put_setting("store", "tried", self.clock())
+
     async def forget(self) -> None:
         """Upkeep of the store: what is too old goes, in small steps."""
+        if not await self.leads():
+            return
         now = self.clock()
-        await self.store.tidy()
+        await self.approvals.tidy()
         if days := self.config.sessions.retention_days:
             await self._retire(now - days * _DAY)
-        for _ in range(20):  # the rest is for the next pass: other writes go in between
-            if await self.store.forget_before(now - _SEEN_DAYS * _DAY, now - _REPLY_DAYS * _DAY) < 5000:
-                break
+        seen, replies = now - _SEEN_DAYS * _DAY, now - _REPLY_DAYS * _DAY
+        while await unhurried(self.store.forget_before(seen, replies, _STEP)) >= _STEP:
+            pass
+        await self.store.tidy()
 
     async def _retire(self, before: float) -> None:
         """Delete conversations in which nothing has happened since `before`, with their files."""
-        while gone := await self.store.forget_sessions(before):
-            for session in gone:
-                await self.approvals.forget(session)
-                await self.overheard.forget(session, 2**62)
-                folder = self.session_folder(session).parent
-                await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
-            log.info("%d conversations were older than sessions.retention_days and are deleted", len(gone))
+        total, gone = 0, 1
+        while gone:
+            step = asyncio.create_task(self._retire_some(before), name="retire conversations")
+            try:
+                gone = await asyncio.shield(step)
+            except asyncio.CancelledError:
+                # Else files would stay of what the store has forgotten.
+                await asyncio.wait({step}, timeout=10)
+                raise
+            total += gone
+        if total:
+            log.info("%d conversations were older than sessions.retention_days and are deleted", total)
+
+    async def _retire_some(self, before: float) -> int:
+        gone = await self.store.forget_sessions(before, 20)
+        for session in gone:
+            folder = self.session_folder(session).parent
+            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+        for session in gone:
+            await self.approvals.forget(session)
+            await self.overheard.forget(session, 2**62)
+        return len(gone)
 
     async def budget(self, session: str, caller: Caller) -> Sequence[Part]:
         """What this caller's next request in a session costs, part by part."""
@@ -413,16 +352,10 @@ class App:
         )
 
     async def count_messages(self, session: str) -> int:
-        entries = await self.store.history.load(session)
-        return sum(1 for e in entries if isinstance(e, User) or (isinstance(e, Assistant) and e.text))
-
-    @property
-    def url(self) -> str:
-        assert self.server is not None
-        host = self.server.host
-        if host in ("0.0.0.0", "::", ""):  # noqa: S104 (compared, not bound)
-            host = "127.0.0.1"
-        return f"http://{f'[{host}]' if ':' in host else host}:{self.server.port}"
+        """How many messages a session's history has; before what models are shown each entry counts."""
+        tail = await self.store.history.tail(session, self.config.sessions.history_messages)
+        said = (e for e in tail.entries if isinstance(e, User) or (isinstance(e, Assistant) and e.text))
+        return tail.before + sum(1 for _ in said)
 
     # -- stop ------------------------------------------------------------------------------------------
 
@@ -437,8 +370,10 @@ class App:
             await self._each("pause")
             await self.maintenance.stop()
             await self.doorbell.stop()
+            await self.draining()
             await self.sessions.stop(grace)
             await self.delivery.stop(min(grace, 5.0))
+            await self.drained()
             try:
                 await self.keep_counts()
             except StoreError as error:
@@ -459,16 +394,4 @@ class App:
         if hasattr(self, "store"):
             await self._let_go()
             await self.store.close()
-        if self._lock is not None:
-            with suppress(OSError):
-                os.close(self._lock)
-            self._lock = None
-
-    async def _each(self, what: str) -> None:
-        for name, channel in self.channels.items():
-            try:
-                async with asyncio.timeout(10):
-                    await getattr(channel, what)()
-            except Exception:
-                # One channel's fault must not keep the others from being stopped.
-                log.exception("channel %s: %s failed", name, what)
+        self._unlock()

@@ -71,7 +71,8 @@ class _Open:
 
 
 class Approvals:
-    """All confirmations of a process. `wait` seconds are given for an answer."""
+    """All confirmations of a process. `wait` seconds are given for an answer. `shared`: other processes work
+    on the same store, so what is not in memory is looked for there."""
 
     def __init__(
         self,
@@ -81,6 +82,7 @@ class Approvals:
         clock: Callable[[], float],
         mask: Callable[[str], str],
         wait: float = 600.0,
+        shared: bool = False,
     ) -> None:
         self._store = store
         self._channels = channels
@@ -88,24 +90,29 @@ class Approvals:
         self._clock = clock
         self._mask = mask
         self._wait = wait
+        self._shared = shared
+        #: Told the id of each card that is decided here: the run that waits for it may be elsewhere.
+        self.announce: Callable[[str], None] = lambda id: None
         self._audit = store.channel_state(AUDIT_SCOPE)
         self._open: dict[str, _Open] = {}
-        self._session_yes: set[tuple[str, str]] = set()
-        self._always: set[str] = set()
         self._last_code = secrets.randbelow(len(_CODES))
 
     async def load(self) -> None:
         """Take up what an earlier process left."""
-        self._always = set(await self._store.settings(_ALWAYS))
-        for key in await self._store.settings(_FOR_SESSION):
-            session, _, subject = key.partition("\0")
-            self._session_yes.add((session, subject))
+        if self._shared:
+            return  # a session's cards come with its runs
+        self._open.update({card.id: _Open(card) for card in await self.tidy()})
+
+    async def tidy(self) -> list[Card]:
+        """Put away cards that no run will come back to; returns the others."""
+        kept: list[Card] = []
         for id, stored in (await self._store.settings(_SCOPE)).items():
             card = _read(stored)
             if card is None or card.until < self._clock() - _KEPT:
                 await self._store.put_setting(_SCOPE, id, None)
             else:
-                self._open[id] = _Open(card)
+                kept.append(card)
+        return kept
 
     # -- asking ----------------------------------------------------------------------------------------
 
@@ -114,12 +121,12 @@ class Approvals:
         channel = self._channels.get(ref.address.channel)
         arguments = canonical(approval.arguments)
         subject = subject_of(approval.tool, approval.source, arguments)
-        if _always_key(ref.address, subject) in self._always or (session, subject) in self._session_yes:
+        if await self._granted(session, ref.address, subject):
             return Approved(True)
         if channel is None or not channel.asks:
             return Approved(False, "nobody")
         id = hashlib.sha256("\0".join((session, approval.run, approval.call)).encode()).hexdigest()[:20]
-        mine = self._open.get(id)
+        mine = await self._find(id)
         if mine is not None and mine.card.arguments != arguments:
             return Approved(False, "denied")  # a yes holds for the arguments that were shown, and no others
         if mine is None:
@@ -140,15 +147,38 @@ class Approvals:
             )
             mine = self._open[id] = _Open(card)
             await self._keep(card)
+        self._open.setdefault(id, mine)
         if mine.card.state == "waiting" and not mine.card.message_id:
             await self._show(channel, ref, mine, approval)
         return await self._answered(channel, ref, mine)
+
+    async def _granted(self, session: str, address: Address, subject: str) -> bool:
+        """Whether somebody has said yes to all such calls, for the chat or for the session. Looked up in the
+        store: it takes no memory, and what another process takes back is gone here too."""
+        kept = await self._store.get_setting(_ALWAYS, _always_key(address, subject))
+        return bool(kept or await self._store.get_setting(_here(session), subject))
+
+    async def _find(self, id: str) -> _Open | None:
+        """A card in memory, or one that another process has written down."""
+        mine = self._open.get(id)
+        if mine is not None or not self._shared:
+            return mine
+        card = _read(await self._store.get_setting(_SCOPE, id))
+        return self._open.get(id) or (_Open(card) if card is not None else None)
+
+    async def _stored(self) -> dict[str, _Open]:
+        """All cards; those in memory first."""
+        found = dict(self._open)
+        for id, kept in (await self._store.settings(_SCOPE)).items() if self._shared else ():
+            if id not in found and (card := _read(kept)) is not None:
+                found[id] = _Open(card)
+        return found
 
     async def _answered(self, channel: Channel, ref: ReplyRef, mine: _Open) -> Approved:
         # Cancelled for a restart, the card stays as it is; for a stop by a person `stopped` settles it.
         if mine.card.state == "waiting":
             try:
-                async with asyncio.timeout(max(mine.card.until - self._clock(), 0.0)):
+                async with asyncio.timeout(self._left(mine.card)):
                     await mine.decided.wait()
             except TimeoutError:
                 if mine.card.state == "waiting":
@@ -158,6 +188,10 @@ class Approvals:
         if card.state in _YES_STATES:
             return Approved(True)
         return Approved(False, "timeout" if card.state == "timeout" else "denied", card.words)
+
+    def _left(self, card: Card) -> float:
+        """Seconds that a card still waits. A clock that was set back adds nothing to them."""
+        return min(max(card.until - self._clock(), 0.0), self._wait)
 
     async def _show(self, channel: Channel, ref: ReplyRef, mine: _Open, approval: Approval) -> None:
         card, language = mine.card, ref.language
@@ -169,7 +203,7 @@ class Approvals:
             where=text("approval.builtin", language) if approval.source == "builtin" else approval.source,
             arguments=_visible(self._mask(card.arguments)),
             who=text("approval.admins" if admin_only else "approval.you", language),
-            minutes=max(1, round((card.until - self._clock()) / 60)),
+            minutes=max(1, round(self._left(card) / 60)),
         )
         if not channel.buttons:
             question += "\n\n" + text("approval.words", language, code=card.code)
@@ -196,7 +230,7 @@ class Approvals:
             except NotSent as error:
                 wait = error.retry_after if isinstance(error, Flooded) else pause
                 pause = min(pause * 2, 30.0)
-                if self._clock() + wait >= mine.card.until:
+                if wait >= self._left(mine.card):
                     log.warning("a question was not shown in time: %s", error)
                     return ""
                 await asyncio.sleep(wait)
@@ -214,7 +248,7 @@ class Approvals:
         if kind != "ap":
             return None
         language = press.sender.language
-        mine = self._open.get(id)
+        mine = await self._find(id)
         if mine is None or state not in (*_YES_STATES, "denied"):
             return text("approval.gone", language)
         if mine.card.address.chat != press.address.chat or mine.card.address.channel != press.address.channel:
@@ -225,14 +259,18 @@ class Approvals:
         self, code: str, yes: str, sender: Sender, address: Address, words: str, language: str
     ) -> str | None:
         """`/approve CODE [session|always]` and `/deny CODE words`; None when nothing waits under it."""
-        found = [one for one in self._open.values() if one.card.code == code.upper()]
+        known = [
+            one for one in (await self._stored()).values() if one.card.address.channel == address.channel
+        ]
+        here = [one for one in known if one.card.address.chat == address.chat]
+        # Codes are short, and two processes may give the same: the one of this chat is meant.
+        found = [one for one in (*here, *known) if one.card.code == code.upper()]
         if not found and not code:
-            here = [one for one in self._open.values() if one.card.address.chat == address.chat]
             found = [one for one in here if one.card.state == "waiting"]
             if len(found) > 1:
                 codes = ", ".join(one.card.code for one in found)
                 return text("approval.which", language, codes=codes)
-        if not found or found[0].card.address.channel != address.channel:
+        if not found:
             return None
         return await self._answer(found[0], yes, sender, address, words, language)  # type: ignore[arg-type]
 
@@ -255,19 +293,33 @@ class Approvals:
         mine.card = replace(mine.card, state=state, by=by, by_name=name, words=words[:500])
         card, subject = mine.card, _key(mine.card)
         if state == "session":
-            self._session_yes.add((card.session, subject))
-            await self._store.put_setting(_FOR_SESSION, f"{card.session}\0{subject}", True)
+            await self._store.put_setting(_here(card.session), subject, True)
         if state == "always":
-            key = _always_key(card.address, subject)
-            self._always.add(key)
-            await self._store.put_setting(_ALWAYS, key, {"by": by, "at": self._clock()})
+            yes = {"by": by, "at": self._clock()}
+            await self._store.put_setting(_ALWAYS, _always_key(card.address, subject), yes)
         await self._keep(card)
         await self._log(state, card, by)
         mine.decided.set()
+        self.announce(card.id)
+
+    def holds(self, id: str) -> bool:
+        """Whether a run of this process waits for, or has shown, this card."""
+        return id in self._open
+
+    async def heard(self, id: str) -> None:
+        """Another process says that this card is decided."""
+        mine = self._open.get(id)
+        if mine is None or mine.card.state != "waiting":
+            return
+        card = _read(await self._store.get_setting(_SCOPE, id))
+        if card is not None and card.state != "waiting" and mine.card.state == "waiting":
+            mine.card = card
+            mine.decided.set()
 
     async def stopped(self, session: str) -> None:
         """The session's run was stopped: what waits in it is a no."""
-        for mine in [one for one in self._open.values() if one.card.session == session]:
+        for mine in [one for one in (await self._stored()).values() if one.card.session == session]:
+            self._open.setdefault(mine.card.id, mine)
             if mine.card.state == "waiting":
                 await self._decide(mine, "denied", "", "")
             channel = self._channels.get(mine.card.address.channel)
@@ -276,19 +328,18 @@ class Approvals:
 
     async def forget(self, session: str) -> None:
         """A new conversation: what was allowed for the old one is so no more."""
-        for one in [one for one in self._session_yes if one[0] == session]:
-            self._session_yes.discard(one)
-            await self._store.put_setting(_FOR_SESSION, "\0".join(one), None)
+        for subject in await self._store.settings(_here(session)):
+            await self._store.put_setting(_here(session), subject, None)
 
-    def open(self) -> Sequence[Card]:
+    async def open(self) -> Sequence[Card]:
         """The confirmations of all sessions that wait, the one that ends first first."""
-        cards = [one.card for one in self._open.values() if one.card.state == "waiting"]
+        cards = [one.card for one in (await self._stored()).values() if one.card.state == "waiting"]
         return sorted(cards, key=lambda card: card.until)
 
     async def decide(self, id: str, yes: bool, by: str) -> Card | None:
         """Answer one for the person at this machine, who may decide everything; the first answer wins. None:
         it does not wait (any more). The run that waits goes on and shows the outcome in the chat."""
-        mine = self._open.get(id)
+        mine = await self._find(id)
         if mine is None or mine.card.state != "waiting" or self._clock() >= mine.card.until:
             return None
         await self._decide(mine, "once" if yes else "denied", by, "")
@@ -377,6 +428,11 @@ def subject_of(tool: str, source: str, arguments: str) -> str:
     if source != "builtin":
         return tool
     return f"{tool}:{hashlib.sha256(arguments.encode()).hexdigest()[:32]}"
+
+
+def _here(session: str) -> str:
+    """The scope of settings that holds what is allowed in a session."""
+    return f"{_FOR_SESSION}\0{session}"
 
 
 def _always_key(address: Address, subject: str) -> str:

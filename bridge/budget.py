@@ -81,7 +81,8 @@ async def measure(
 ) -> tuple[Part, ...]:
     """The parts of the next request that this caller makes in a session, chosen as its agent chooses them.
     `longest` is how many entries of the history are sent (`sessions.history_messages`)."""
-    view = window(await history.load(session), _NEXT, longest)
+    tail = await history.tail(session, longest)
+    view = window(tail.entries, _NEXT, longest, tail.before)
     catalog, current = tools.catalog, skills.current
     offered = tools.offered(catalog, caller, session)
     names = {tool.name for tool in offered}

@@ -6,9 +6,11 @@ import argparse
 import asyncio
 import logging
 import os
+import resource
 import signal
 import sys
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +21,11 @@ from bridge.config import Config, ConfigError, load_config
 
 if TYPE_CHECKING:
     from bridge.app import App
+    from bridge.cluster.gateway import Gateway
+
+
+#: File descriptors that the bridge asks for when it may have them.
+_DESCRIPTORS = 65_536
 
 
 def _version() -> str:
@@ -36,7 +43,11 @@ def parser() -> argparse.ArgumentParser:
                         "./config.yaml, then ~/.causeway/config.yaml, then built-in defaults)")  # fmt: skip
     commands = top.add_subparsers(dest="command", metavar="COMMAND")
     run = commands.add_parser("run", parents=[common], help="start the bridge (the default)")
-    run.add_argument("--port", type=int, help="listen here instead of server: port (0: any free port)")
+    run.add_argument("--port", type=int, help="listen here instead of server: port (0: any free port, which "
+                     "is what a worker takes)")  # fmt: skip
+    run.add_argument("--role", choices=("all", "gateway", "worker"), default="all", help="one process for "
+                     "all (the default), or one of several on a Redis store: a gateway holds the channels, a "
+                     "worker runs the agents")  # fmt: skip
     chat = commands.add_parser("chat", parents=[common], help="talk to the bot in this terminal")
     chat.add_argument("--verbose", action="store_true", help="show the log too")
     config = commands.add_parser("config", help="look at the configuration").add_subparsers(
@@ -107,43 +118,76 @@ def _on_signal(wanted: asyncio.Event) -> None:
         loop.add_signal_handler(number, wanted.set)
 
 
+def _raise_descriptors() -> None:
+    """Connections take descriptors: use what the system lets this process have, where it is set lower."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with suppress(OSError, ValueError):  # not allowed here; what is set has to do
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
 async def _run(config: Config, options: argparse.Namespace) -> int:
-    from bridge.app import App, StartError
     from bridge.http import ListenError
+    from bridge.log import LoopFaults
+    from bridge.process import StartError
     from bridge.store.base import StoreError
 
     masker = _set_up_logs(config)
+    role = getattr(options, "role", "all")
     if options.port is not None:
         config.server.port = options.port
+    elif role == "worker":
+        config.server.port = 0  # the configured one is the gateway's
+    _raise_descriptors()
+    asyncio.get_running_loop().set_exception_handler(LoopFaults())
     wanted = asyncio.Event()
     _on_signal(wanted)
-    app = App(config, masker=masker)
+    app = _process(role, config, masker)
     try:
         await app.start()
     except (StartError, StoreError, ListenError) as error:
         print(error, file=sys.stderr)
         return 1
-    print(_banner(app), flush=True)
+    print(_banner(app, role), flush=True)
     await wanted.wait()
     print("Stopping …", flush=True)
     await app.stop()
     return 0
 
 
-def _banner(app: App) -> str:
-    lines = [f"Causeway {_version()} is running."]
-    if any(channel.type == "web" for channel in app.channels.values()):
+def _process(role: str, config: Config, masker: Any) -> App | Gateway:
+    if role == "gateway":
+        from bridge.cluster.gateway import Gateway
+
+        return Gateway(config, masker=masker)
+    if role == "worker":
+        from bridge.cluster.worker import Worker
+
+        return Worker(config, masker=masker)
+    from bridge.app import App
+
+    return App(config, masker=masker)
+
+
+def _banner(app: App | Gateway, role: str) -> str:
+    lines = [f"Causeway {_version()} is running{'' if role == 'all' else f' as {app.name}'}."]
+    if role == "worker":
+        lines.append(f"  Health     {app.url}/healthz")
+    elif any(channel.type == "web" for channel in app.channels.values()):
         lines.append(f"  Chat       {app.url}/{f'?key={app.key}' if app.key else ''}")
-    if any(channel.type == "api" for channel in app.channels.values()):
+    if role != "worker" and any(channel.type == "api" for channel in app.channels.values()):
         lines.append(f"  API        {app.url}/v1")
     others = [name for name, channel in app.channels.items() if channel.type not in ("web", "api")]
     if others:
         lines.append(f"  Channels   {', '.join(others)}")
     lines += [f"  Off        {name}: {reason}" for name, reason in app.failed.items()]
-    model = app.model.name if app.model else "?"
-    if model == "demo":
-        model = "demo (no real model: set OPENAI_API_KEY or ANTHROPIC_API_KEY, or model: in config.yaml)"
-    lines.append(f"  Model      {model}")
+    model = getattr(app, "model", None)
+    name = model.name if model else "?"
+    if name == "demo":
+        name = "demo (no real model: set OPENAI_API_KEY or ANTHROPIC_API_KEY, or model: in config.yaml)"
+    if role != "gateway":
+        lines.append(f"  Model      {name}")
     lines.append(f"  Workspace  {app.workspace}")
     lines.append("Ctrl-C stops it.")
     return "\n".join(lines)

@@ -354,7 +354,7 @@ def _absent(config: Config, base: str) -> str:
     """Why nobody answers: the lock of the workspace tells whether a bridge runs."""
     with suppress(OSError), (config.workspace / "causeway.lock").open("rb") as lock:
         try:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return (
                 f"A bridge runs in {config.workspace}, but not at {base}. Give the port that it printed at "

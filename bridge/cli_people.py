@@ -61,6 +61,7 @@ def add_parsers(commands: Any, parents: Sequence[argparse.ArgumentParser]) -> No
     sessions = below("sessions", "conversations: list, show, export, delete")
     listing = sessions("list", "the conversations that are kept")
     listing.add_argument("--channel", metavar="NAME", help="only of this channel")
+    listing.add_argument("-n", type=_days, metavar="N", help="so many, newest last (default: 200; JSON: all)")
     show = sessions("show", "what was said in one")
     export = sessions("export", "write one to a file, or to the terminal")
     export.add_argument("--format", choices=("json", "md"), default="json")
@@ -73,6 +74,7 @@ def add_parsers(commands: Any, parents: Sequence[argparse.ArgumentParser]) -> No
     usage = commands.add_parser("usage", parents=both, help="what was used, and what it cost")
     usage.add_argument("--days", type=_days, default=30, help="how many, today included (default: 30)")
     usage.add_argument("--by", choices=tuple(GROUPS), default="person")
+    usage.add_argument("-n", type=_days, metavar="N", help="so many, largest first (default: 200; JSON: all)")
     audit = commands.add_parser("audit", parents=both, help="who allowed or refused which dangerous call")
     audit.add_argument("-n", type=_days, default=50, metavar="N", help="so many, newest last (default: 50)")
 

@@ -23,10 +23,10 @@ from bridge.config import Config
 from bridge.house_admin import Refusal, alone, carry_out, files_of
 from bridge.keys import channel_of
 from bridge.ledger import Ledger
-from bridge.store.base import Store, StoredSession, UsageRow
+from bridge.store.base import Store, StoredSession, UsageField, UsageRow
 
 _PAGE = 1000
-_LAST_DAYS = 365
+_SHOWN = 200  # lines of a table
 _LONGEST_RESULT = 600  # characters of a tool's result in a transcript that is shown
 GROUPS: Mapping[str, Callable[[UsageRow], str]] = {
     "person": lambda row: f"{row.channel}:{row.person}",
@@ -34,6 +34,11 @@ GROUPS: Mapping[str, Callable[[UsageRow], str]] = {
     "model": lambda row: row.name if row.kind == "model" else "",
     "tool": lambda row: row.name if row.kind == "tool" else "",
     "session": lambda row: row.session,
+}
+_FIELDS: Mapping[str, tuple[UsageField, ...]] = {
+    "person": ("channel", "person"),
+    "chat": ("channel", "chat"),
+    "session": ("session",),
 }
 
 
@@ -50,11 +55,12 @@ async def sessions(config: Config, options: argparse.Namespace, terminal: Termin
         if options.what == "list":
             return await _list(config, store, options, terminal)
         key = await _find(store, config, options.key, terminal)
-        entries = await store.history.load(key)
+        count = await store.history.count(key)
+        entries = [] if options.what == "delete" else await store.history.load(key)
     folder = config.workspace / "sessions" / key
     files = await asyncio.to_thread(files_of, folder)
     if options.what == "delete":
-        return await _delete(config, options, terminal, key, len(entries), files)
+        return await _delete(config, options, terminal, key, count, files)
     if options.what == "show" and not options.json:
         terminal.raw(transcript(key, entries, files, longest=_LONGEST_RESULT))
         return 0
@@ -82,26 +88,31 @@ def _write(target: Path, words: str) -> None:
 
 
 async def _list(config: Config, store: Store, options: argparse.Namespace, terminal: Terminal) -> int:
-    since = time.strftime("%Y-%m-%d", time.gmtime(time.time() - _LAST_DAYS * 86_400))
-    last: dict[str, str] = {}
-    for row in await store.usage(since):  # by day, oldest first
-        last[row.session] = row.day
     waiting = dict.fromkeys(await store.waiting_sessions(list(config.channels)), 0)
     every = [one async for one in _all(store)]
     every += [StoredSession(key, 0) for key in waiting.keys() - {one.key for one in every}]
     found = []
-    for one in sorted(every, key=lambda one: (last.get(one.key, ""), one.key)):
-        if options.channel in (None, channel_of(one.key)):
-            count = await store.waiting_count(one.key) if one.key in waiting else 0
-            found.append(
-                {"key": one.key, "entries": one.entries, "waiting": count, "last": last.get(one.key, "")}
-            )
+    if options.channel is not None:
+        every = [one for one in every if channel_of(one.key) == options.channel]
+    every.sort(key=lambda one: (one.active, one.key))
+    most = _most(options, len(every))
+    for one in every[len(every) - most :]:
+        count = await store.waiting_count(one.key) if one.key in waiting else 0
+        last = time.strftime("%Y-%m-%d", time.gmtime(one.active)) if one.active else ""
+        found.append({"key": one.key, "entries": one.entries, "waiting": count, "last": last})
     if options.json:
         terminal.json({"sessions": found})
         return 0
     rows = [(one["last"] or "-", one["entries"], one["waiting"] or "", one["key"]) for one in found]
     terminal.table(terminal.text("cli.sessions.columns").split("|"), rows, "cli.sessions.none")
+    if len(every) > most:
+        terminal.say("cli.more", count=len(every) - most)
     return 0
+
+
+def _most(options: argparse.Namespace, count: int) -> int:
+    """How many lines of so many are shown."""
+    return min(count, options.n or (count if options.json else _SHOWN))
 
 
 async def _all(store: Store) -> AsyncIterator[StoredSession]:
@@ -181,25 +192,27 @@ def transcript(key: str, entries: Iterable[Entry], files: Sequence[str], longest
 async def usage(config: Config, options: argparse.Namespace, terminal: Terminal) -> int:
     async with alone(config, time.time, look=True) as desk:
         ledger = Ledger(desk.store, time.time, prices=config.model.prices)
-        rows = await ledger.rows(options.days)
+        rows = await ledger.rows(options.days, *_FIELDS.get(options.by, ()))
     groups: dict[str, list[UsageRow]] = defaultdict(list)
     for row in rows:
         if name := GROUPS[options.by](row):
             groups[name].append(row)
     found = [{options.by: name, **_sum(group, ledger)} for name, group in groups.items()]
     found.sort(key=lambda one: (-one["cost"], -one["input"] - one["output"], -one["calls"]))
-    total = _sum(rows, ledger)
+    total, most = _sum(rows, ledger), _most(options, len(found))
     unpriced = sorted({row.name for row in rows if row.kind == "model"} - set(config.model.prices))
     if options.json:
-        terminal.json({"days": options.days, "by": options.by, "rows": found, "total": total})
+        terminal.json({"days": options.days, "by": options.by, "rows": found[:most], "total": total})
         return 0
     keys = ("answers", "input", "output", "cached", "calls", *(("cost",) if config.model.prices else ()))
     columns = dict(zip(("answers", "input", "output", "cached", "calls", "cost"),
                        terminal.text("cli.usage.columns").split("|"), strict=True))  # fmt: skip
-    shown = [*found, {options.by: terminal.text("cli.usage.total"), **total}] if found else []
+    shown = [*found[:most], {options.by: terminal.text("cli.usage.total"), **total}] if found else []
     table = [(one[options.by], *(_figure(one[key]) for key in keys)) for one in shown]
     head = [terminal.text(f"cli.usage.{options.by}"), *(columns[key] for key in keys)]
     terminal.table(head, table, "cli.usage.none")
+    if len(found) > most:
+        terminal.say("cli.more", count=len(found) - most)
     if config.model.prices and unpriced and found:
         terminal.say("cli.usage.unpriced", names=", ".join(unpriced))
     return 0

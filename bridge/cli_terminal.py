@@ -65,7 +65,7 @@ class Terminal:
         if not rows:
             self.say(empty)
             return
-        lines = [[" ".join(self.clean(str(cell)).split()) for cell in row] for row in (head, *rows)]
+        lines = [[self._cell(cell) for cell in row] for row in (head, *rows)]
         # The last column may be a key to copy, so it is never cut.
         lines = [[*(_short(cell) for cell in line[:-1]), line[-1]] for line in lines]
         widths = [max(map(_width, column)) for column in zip(*lines, strict=True)]
@@ -73,6 +73,11 @@ class Terminal:
             cells = (cell + " " * (width - _width(cell)) for cell, width in zip(line, widths, strict=True))
             sys.stdout.write("  ".join(cells).rstrip() + "\n")
         sys.stdout.flush()
+
+    def _cell(self, value: object) -> str:
+        if isinstance(value, int | float):  # neither masked nor cleaned: there may be 100,000 rows
+            return str(value)
+        return " ".join(self.clean(str(value)).split())
 
     def agreed(self) -> bool:
         """Whether the person says yes; blocking. The end of the input is a no."""
@@ -87,4 +92,6 @@ def _short(cell: str) -> str:
 
 def _width(cell: str) -> int:
     """How many places of a terminal it takes: Chinese characters take two."""
+    if cell.isascii():
+        return len(cell)
     return sum(2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in cell)

@@ -2,7 +2,7 @@
 
 `load_config` looks for the file (`--config`, ./config.yaml, ~/.causeway/config.yaml, else defaults), expands
 `${VAR}` and `${VAR:-default}` in its values, and refuses what it does not know. The file `.env` in the
-workspace adds variables that the real environment does not have.
+workspace adds variables that the real environment does not have; `VAR_FILE` may name a file that holds VAR.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from bridge.ledger import UseLimits
 from bridge.notes import BusyMode
 from bridge.store import check_url
 from bridge.store.base import StoreError
+from bridge.variables import Variables
 from channels.base import ChannelConfig, ChannelError
 from channels.registry import load
 
@@ -44,6 +45,9 @@ _LOCAL_CHANNELS = ("web", "api", "terminal")
 _DEFAULT_CHANNELS = ("web", "api")
 #: A variable whose name says "secret" is kept out of logs and prompts; a shorter value is too likely a word.
 _SECRET_LENGTH = 12
+
+#: Variables that count without being named in the configuration.
+_WELL_KNOWN = ("OPENAI_API_KEY", "OPENAI_BASE_URL", "ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL")
 
 Id = Annotated[str, Field(min_length=1, max_length=200)]
 
@@ -221,10 +225,11 @@ class Config:
 
 
 def secret_variables(environ: Mapping[str, str]) -> set[str]:
-    """The values of variables whose names say that they are secret."""
-    return {
+    """The values of variables whose names say that they are secret, and all that came from files."""
+    found = {
         value for name, value in environ.items() if SECRET_NAME.search(name) and len(value) >= _SECRET_LENGTH
     }
+    return found.union(environ.read.values()) if isinstance(environ, Variables) else found
 
 
 def find_file(path: Path | None, environ: Mapping[str, str]) -> Path | None:
@@ -253,9 +258,12 @@ def load_config(path: Path | None, environ: Mapping[str, str]) -> Config:
         raise ConfigError(file, source.faults)
     data: dict[str, Any] = source.data
     _refuse_unknown(source, data)
-    workspace = _workspace(source, data, file, environ)
+    workspace = _workspace(source, data, file, Variables(environ))
     real = environ
-    environ = MappingProxyType({**read_dotenv(workspace / ".env"), **real})
+    environ = Variables(real, read_dotenv(workspace / ".env"))
+    for name in _WELL_KNOWN:
+        if name not in environ and name in environ.faults:  # asking reads the file
+            source.faults.append(Fault(0, "", environ.faults[name]))
     sections: dict[str, Any] = {}
     for name, model in SECTIONS.items():
         values = data[name] if data.get(name) is not None else {}

@@ -11,6 +11,8 @@ from typing import Any, ClassVar, TypeAlias
 import yaml
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
+from bridge.variables import Variables
+
 KeyPath: TypeAlias = tuple[str | int, ...]
 
 _MAX_BYTES = 1_000_000
@@ -181,10 +183,12 @@ def expand(text: str, environ: Mapping[str, str]) -> str:
                 "$${ stands for a plain ${."
             )
         found = environ.get(name)
+        if isinstance(environ, Variables) and name in environ.faults:
+            raise ValueError(environ.faults[name])  # a default would hide that a secret is missing
         if found is None and not colon:
             raise ValueError(
                 f"the environment variable {name} is not set. Set it (the file .env in the workspace "
-                f"will do), or write ${{{name}:-default}}."
+                f"will do), name a file that holds it with {name}_FILE, or write ${{{name}:-default}}."
             )
         return (found or default) if colon else (found or "")
 

@@ -10,12 +10,13 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from agent.events import Event, TextDelta, TextReset, ToolFinished, ToolProgress, ToolStarted
 from agent.prompt import NO_REPLY
-from bridge.store.base import Store, StoredChunk, StoredReply
+from bridge.store.base import SessionLost, Store, StoredChunk, StoredReply, StoreError
 from channels.base import (
     Activity,
     Address,
@@ -40,6 +41,7 @@ GIVE_UP = 24 * 3600.0
 #: Most answers to commands under way at once.
 MOST_AT_ONCE = 2000
 _LONGEST_PAUSE = 60.0
+_LONGEST_STORE_PAUSE = 30.0
 _CALL_DEADLINE = 120.0
 _TYPING_DEADLINE = 5.0
 #: Seconds that a quick answer gets before it is shown growing: it then costs its platform one call.
@@ -89,7 +91,11 @@ class Delivery:
         self.channels = channels
         self.clock = clock
         self.sleep = sleep
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[str, tuple[asyncio.Task[None], str]] = {}
+
+    def delivers(self, reply: str = "", session: str = "") -> bool:
+        """Whether a reply, or any reply of a session, is being delivered by a task of ours."""
+        return reply in self._tasks or any(of == session for _, of in self._tasks.values())
 
     def open(self, ref: ReplyRef, session: str, stored: StoredReply | None = None) -> LiveReply:
         """A reply that a run is about to write; `stored` is what an earlier process left of it."""
@@ -109,17 +115,32 @@ class Delivery:
                 "%d replies wait for their platforms; reply %s waits in the outbox", MOST_AT_ONCE, reply.id
             )
             return
+        if reply.id in self._tasks:
+            return
         task = asyncio.create_task(self._deliver(reply), name=f"deliver {reply.id}")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[reply.id] = task, reply.session
+        task.add_done_callback(lambda _: self._tasks.pop(reply.id, None))
 
     async def _deliver(self, reply: StoredReply) -> None:
-        live = self.open(ref_from_json(reply.ref), reply.session, reply)
-        try:
-            await live.finish(body_from_json(reply.body), ())
-        except Exception:
-            # The task's owner only waits for its end; the outbox still has the reply for the next start.
-            log.exception("reply %s could not be delivered now", reply.id)
+        pause = 1.0
+        while reply.state == "complete":
+            live = self.open(ref_from_json(reply.ref), reply.session, reply)
+            try:
+                await live.finish(body_from_json(reply.body), ())
+                return
+            except SessionLost as error:
+                log.info("reply %s is left to others: %s", reply.id, error)
+                return
+            except StoreError as error:
+                log.warning("a reply waits for the store: %s", error)
+            except Exception:
+                # The task's owner only waits for its end; the outbox still has the reply for the next start.
+                log.exception("reply %s could not be delivered now", reply.id)
+                return
+            await self.sleep(pause)
+            pause = min(pause * 2, _LONGEST_STORE_PAUSE)
+            with suppress(StoreError):  # else it is tried as it was
+                reply = await self.store.reply(reply.id) or reply
 
     async def unanswered(self, ref: ReplyRef) -> None:
         """Tell the channel that nothing more will come for a message, so that nobody waits for it."""
@@ -134,8 +155,8 @@ class Delivery:
 
     async def stop(self, grace: float) -> None:
         """Wait for deliveries under way, at most `grace` seconds; what is left stays in the outbox."""
-        if self._tasks:
-            _, late = await asyncio.wait(set(self._tasks), timeout=grace)
+        if tasks := {task for task, _ in self._tasks.values()}:
+            _, late = await asyncio.wait(tasks, timeout=grace)
             for task in late:
                 task.cancel()
             if late:
@@ -165,6 +186,8 @@ class LiveReply:
         self.text = ""
         self._dirty = asyncio.Event()
         self._ending = asyncio.Event()
+        self._written = asyncio.Event()  # what the platform has shown is written down
+        self._written.set()
         self._not_before = 0.0
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -174,7 +197,7 @@ class LiveReply:
         """Begin to show signs of life. Every `start` is followed by `finish` or `park`."""
         if self._channel.limits.streams:
             self._tasks.append(asyncio.create_task(self._pump(), name=f"stream {self.ref.id}"))
-        if type(self._channel).acknowledge is not Channel.acknowledge:
+        if self._channel.has("acknowledge"):
             self._tasks.append(asyncio.create_task(self._acknowledge(), name=f"acknowledge {self.ref.id}"))
         if self._channel.limits.typing_interval > 0:
             self._tasks.append(asyncio.create_task(self._type(), name=f"typing {self.ref.id}"))
@@ -229,7 +252,7 @@ class LiveReply:
             except Flooded as error:
                 self._dirty.set()  # what could not be shown now is still to be shown
                 self._not_before = clock() + error.retry_after
-            except SendError as error:
+            except (SendError, StoreError) as error:
                 # The text is still complete in memory: the final delivery shows it, with retries.
                 log.info("a streamed update was not shown: %s", error)
                 self._dirty.set()
@@ -247,16 +270,21 @@ class LiveReply:
         except TimeoutError:
             return  # the pause is over
 
-    async def _quiet(self) -> None:
-        """End the helpers; a platform call under way is not cut off, since its outcome would be unknown."""
+    async def _quiet(self, *, patient: bool = True) -> None:
+        """End the helpers; a platform call under way is not cut off, since its outcome would be unknown, and
+        what it came to is written down. Not `patient`: no store that is away is waited for."""
         self._ending.set()
         self._dirty.set()
         for task in self._tasks:
-            if (task.get_name() or "").startswith("typing"):
+            if (task.get_name() or "").startswith("typing") or not (patient or self._written.is_set()):
                 task.cancel()
         if self._tasks:
             try:
-                await asyncio.wait(self._tasks, timeout=_CALL_DEADLINE)
+                _, late = await asyncio.wait(self._tasks, timeout=_CALL_DEADLINE)
+                if patient:
+                    await self._written.wait()
+                for task in late:
+                    task.cancel()
             except asyncio.CancelledError:
                 # The bridge stops. A call under way may end first, so that it is written down (see `_post`).
                 for task in self._tasks:
@@ -268,9 +296,10 @@ class LiveReply:
                 log.error("showing a reply failed", exc_info=error)
         self._tasks.clear()
 
-    async def park(self) -> None:
-        """Stop showing; the run will go on in a later process."""
-        await self._quiet()
+    async def park(self, *, patient: bool = False) -> None:
+        """Stop showing; the run will go on later, mostly in another process. `patient`: in this one, once the
+        store is back: until then what is shown stays known here."""
+        await self._quiet(patient=patient)
 
     # -- the end ---------------------------------------------------------------------------------------
 
@@ -320,7 +349,9 @@ class LiveReply:
                     wait = error.retry_after
                 else:
                     pause = min(pause * 2, _LONGEST_PAUSE)
-                log.info("reply %s: not taken yet (%s), again in %.0f s", self.ref.id, error, wait)
+                # An outage of hours is told by the channel's health: here its beginning is enough.
+                level = logging.INFO if pause < _LONGEST_PAUSE else logging.DEBUG
+                log.log(level, "reply %s: not taken yet (%s), again in %.0f s", self.ref.id, error, wait)
                 await self._delivery.sleep(wait)
             else:
                 return True
@@ -382,13 +413,13 @@ class LiveReply:
             # anew when it is whole, since half an answer is worse than a doubled beginning.
             log.warning("chunk %d of reply %s may or may not have arrived: %s", n, self.ref.id, error)
             self._shown[n] = _Shown("", chunk, final=final)
-            await self._record(StoredChunk(n, "unknown" if final else "intent"))
+            await self._settle(StoredChunk(n, "unknown" if final else "intent"))
             return
         self._shown[n] = _Shown(message_id, chunk, final)
         if not message_id and not final:
             self._passing.add(n)  # a draft leaves no message: what is written down of it stays true
         else:
-            await self._record(StoredChunk(n, "sent", message_id))
+            await self._settle(StoredChunk(n, "sent", message_id))
 
     async def _edit(self, n: int, shown: _Shown, chunk: Chunk, final: bool) -> None:
         """Edits repeat without harm, so they are not written down, and an unknown outcome is tried again."""
@@ -409,6 +440,24 @@ class LiveReply:
         except Rejected as error:
             log.warning("chunk %d of reply %s could not be taken back: %s", n, self.ref.id, error)
             shown.chunk = blank
+
+    async def _settle(self, chunk: StoredChunk) -> None:
+        """Write down what a call has come to, however long the store does not take it: going on without that
+        would show the chunk once more."""
+        pause = 1.0
+        self._written.clear()
+        try:
+            while True:
+                try:
+                    return await self._record(chunk)
+                except SessionLost:
+                    raise
+                except StoreError as error:
+                    log.warning("what is shown of a reply cannot be written down yet: %s", error)
+                await self._delivery.sleep(pause)
+                pause = min(pause * 2, _LONGEST_STORE_PAUSE)
+        finally:
+            self._written.set()
 
     async def _record(self, chunk: StoredChunk) -> None:
         if not self._recorded:

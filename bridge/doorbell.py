@@ -76,6 +76,7 @@ class Doorbell:
         channel = self._channels.get(request.channel)
         if channel is None:
             return
+        await self.load()  # admins may have written to another process
         rule = self._access.rule(request.channel)
         admins = dict.fromkeys([*rule.admins, *self._access.grants.admins(request.channel)])
         places = [

@@ -1,4 +1,5 @@
-"""The environment that may change while the bridge runs: the real one on top of the workspace's .env."""
+"""The environment that may change while the bridge runs: the real one on top of the workspace's .env, and
+the files that NAME_FILE names."""
 
 from __future__ import annotations
 
@@ -8,13 +9,15 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from bridge.config_source import ConfigError, read_dotenv
+from bridge.variables import Variables
 
 log = logging.getLogger("causeway.config")
 
 
 class Environment(Mapping[str, str]):
-    """Variables by name. `refresh` follows .env (one stat when nothing changed); a file that became faulty
-    leaves what it held before. `on_secrets` learns the values of a changed file."""
+    """Variables by name. `refresh` follows .env and the files of NAME_FILE (one stat of each when nothing
+    changed); a file that became faulty leaves what it held before. `on_secrets` learns the values of a
+    changed file."""
 
     def __init__(
         self, dotenv: Path, real: Mapping[str, str], on_secrets: Callable[[Mapping[str, str]], None]
@@ -22,7 +25,7 @@ class Environment(Mapping[str, str]):
         self._dotenv = dotenv
         self._real = real
         self._on_secrets = on_secrets
-        self._file: Mapping[str, str] = {}
+        self._variables = Variables(real, on_read=on_secrets)
         self._seen: tuple[int, int, int] | None = (-1, -1, -1)
         self._look()
 
@@ -30,6 +33,7 @@ class Environment(Mapping[str, str]):
         await asyncio.to_thread(self._look)
 
     def _look(self) -> None:
+        self._variables.refresh()
         try:
             stat = self._dotenv.stat()
             seen = (stat.st_mtime_ns, stat.st_size, stat.st_ino)
@@ -39,17 +43,18 @@ class Environment(Mapping[str, str]):
             return
         self._seen = seen
         try:
-            self._file = read_dotenv(self._dotenv)
+            file = read_dotenv(self._dotenv)
         except (ConfigError, OSError) as error:
             log.warning("%s cannot be used, its last values stay: %s", self._dotenv, error)
             return
-        self._on_secrets(self._file)
+        self._variables.layers = (self._real, file)
+        self._on_secrets(file)
 
     def __getitem__(self, name: str) -> str:
-        return self._real[name] if name in self._real else self._file[name]
+        return self._variables[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter({**self._file, **self._real})
+        return iter(self._variables)
 
     def __len__(self) -> int:
-        return len({**self._file, **self._real})
+        return len(self._variables)

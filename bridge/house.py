@@ -14,13 +14,12 @@ from agent.tools.base import Role
 from agent.tools.mcp.hub import McpHub
 from bridge.approvals import Approvals
 from bridge.ledger import Ledger
-from bridge.notes import ACTIVATIONS, BUSY_MODES, Notes, TooMany, place
+from bridge.notes import ACTIVATIONS, BUSY_MODES, LONGEST_MOUNT, Notes, TooMany, place
 from bridge.pairing import LENGTH, Pairing, Request, clean
 from bridge.store.base import Store, UsageRow
 from bridge.texts import text
 from channels.base import Channel, Inbound
 
-_LONGEST_MOUNT = 24 * 60
 _DEFAULT_MOUNT = 60
 _USAGE_DAYS = 30
 _MOST_LINES = 12
@@ -138,7 +137,7 @@ class House:
             return text("mount.off", language, name=name)
         given = words[1] if len(words) > 1 else ""
         minutes = int(given) if given.isdecimal() else _DEFAULT_MOUNT
-        minutes = max(1, min(minutes, _LONGEST_MOUNT))
+        minutes = max(1, min(minutes, LONGEST_MOUNT))
         await self.notes.put("mount", asked.session, {**mounted, name: self.clock() + minutes * 60})
         return text("mount.on", language, name=name, minutes=minutes)
 
@@ -200,10 +199,9 @@ class House:
 
     async def _usage(self, asked: Asked) -> str:
         """Everybody sees their own use; admins see all, by person, chat, model and tool."""
-        language, sender, address = asked.language, asked.inbound.sender, asked.inbound.address
-        rows = await self.ledger.rows(_USAGE_DAYS)
-        mine = [row for row in rows if (row.channel, row.person) == (address.channel, sender.id)]
-        today = [row for row in mine if rows and row.day == max(one.day for one in rows)]
+        language, ledger = asked.language, self.ledger
+        me = (asked.inbound.address.channel, asked.inbound.sender.id)
+        mine, today = await ledger.rows(_USAGE_DAYS, of=me), await ledger.rows(1, of=me)
         lines = [
             text("usage.title", language, days=_USAGE_DAYS),
             "",
@@ -211,10 +209,19 @@ class House:
             f"- {text('usage.today', language)}: {self._sum(today, language)}",
         ]
         if asked.admin:
-            lines.append(f"- {text('usage.all', language)}: {self._sum(rows, language)}")
-            for title, key in (("person", _person), ("chat", _chat), ("model", _model), ("tool", _tool)):
-                lines += self._table(title, key, rows, language)
+            people = await ledger.rows(_USAGE_DAYS, "channel", "person")
+            chats = await ledger.rows(_USAGE_DAYS, "channel", "chat")
+            lines += await asyncio.to_thread(self._tables, people, chats, language)  # there may be many
         return "\n".join(lines)
+
+    def _tables(self, people: Sequence[UsageRow], chats: Sequence[UsageRow], language: str) -> list[str]:
+        return [
+            f"- {text('usage.all', language)}: {self._sum(people, language)}",
+            *self._table("person", _person, people, language),
+            *self._table("chat", _chat, chats, language),
+            *self._table("model", _model, people, language),
+            *self._table("tool", _tool, people, language),
+        ]
 
     def _table(
         self, title: str, key: Callable[[UsageRow], str], rows: Sequence[UsageRow], language: str

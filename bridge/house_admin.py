@@ -167,7 +167,7 @@ async def forget(desk: Desk, asked: Mapping[str, Any]) -> Answer:
     folder = desk.config.workspace / "sessions" / session
     if Path(session).name != session or session in ("", ".", ".."):  # it becomes a folder's name
         raise Refusal("session", session=session[:200])
-    entries = len(await desk.store.history.load(session))
+    entries = await desk.store.history.count(session)
     waiting = await desk.store.waiting_count(session)
     files = await asyncio.to_thread(files_of, folder)
     if not (entries or waiting or folder.is_dir()):

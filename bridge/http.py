@@ -136,7 +136,8 @@ class Server:
     """The aiohttp server with the channels' routes and the health pages.
 
     `guarded` routes are for the person on this machine, like the local channels'; `public` ones prove by
-    themselves who may use them.
+    themselves who may use them. `fault` says why the store does not work now (empty: it does). `enough` says
+    by the channels' health whether this process is ready.
     """
 
     def __init__(
@@ -148,6 +149,8 @@ class Server:
         *,
         guarded: Sequence[web.RouteDef] = (),
         public: Sequence[web.RouteDef] = (),
+        fault: Callable[[], str] = str,
+        enough: Callable[[Iterable[bool]], bool] = all,
     ) -> None:
         self.host = host
         self.port = port
@@ -155,6 +158,8 @@ class Server:
         self._channels = channels
         self._guarded_routes = guarded
         self._public_routes = public
+        self._fault = fault
+        self._enough = enough
         self._ready = False
         self._runner: web.AppRunner | None = None
 
@@ -221,5 +226,8 @@ class Server:
             name: {"ok": health.ok, "reason": health.reason, "cure": health.cure}
             for name, health in ((name, channel.health()) for name, channel in self._channels.items())
         }
-        ok = self._ready and all(state["ok"] for state in channels.values())
-        return web.json_response({"ok": ok, "channels": channels}, status=200 if ok else 503)
+        fault = self._fault()
+        healthy = not channels or self._enough([bool(state["ok"]) for state in channels.values()])
+        ok = self._ready and not fault and healthy
+        said = {"ok": ok, "channels": channels, "store": {"ok": not fault, "reason": fault}}
+        return web.json_response(said, status=200 if ok else 503)

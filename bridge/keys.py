@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Literal
 from urllib.parse import quote
 
-from channels.base import Address
+from channels.base import Address, ChatKind, Inbound
 
 Scope = Literal["chat", "thread", "person", "person_in_chat"]
 
@@ -37,6 +39,14 @@ def session_key(address: Address, sender: str = "", scope: Scope = "thread") -> 
     if len(key) <= _LONGEST:
         return key
     return f"{key[:_LONGEST]}#{hashlib.sha256(key.encode()).hexdigest()[:32]}"
+
+
+def key_of(inbound: Inbound, home: str, scopes: Mapping[ChatKind, Scope]) -> str:
+    """The session of a message: by the scope for its kind of chat, under the chat's first id."""
+    address = inbound.address
+    if home != address.chat:
+        address = replace(address, chat=home)
+    return session_key(address, inbound.sender.id, scopes[address.kind])
 
 
 def channel_of(key: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import Counter, OrderedDict, deque
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -12,9 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from agent.events import Usage
 from agent.models.resolve import Price
-from bridge.store.base import Store, UsageRow
+from bridge.store.base import Bound, Store, UsageField, UsageRow
 
-_MINUTE = 60.0
 _REMEMBERED = 10_000
 
 Whose = Literal["person", "chat", "total"]
@@ -54,7 +53,10 @@ def owner(channel: str, id: str) -> str:
 
 
 class Ledger:
-    """Counts in memory for the limits, and keeps sums by day in the store. `prices` by model name."""
+    """Asks the store's meter about the limits, and keeps sums by day in the store. `prices` by model name.
+
+    Who was told of a limit is this process's own memory: another one may tell them once more.
+    """
 
     def __init__(
         self,
@@ -67,9 +69,6 @@ class Ledger:
         self._clock = clock
         self.limits = limits or UseLimits()
         self._prices = prices or {}
-        self._messages: OrderedDict[tuple[Whose, str], deque[float]] = OrderedDict()
-        self._tokens: Counter[tuple[Whose, str]] = Counter()
-        self._day = self._today()
         self._told: OrderedDict[tuple[str, str], float] = OrderedDict()
 
     def _today(self) -> str:
@@ -77,62 +76,61 @@ class Ledger:
 
     async def load(self) -> None:
         """Take up today's sums, so that a restart gives nobody a second day."""
-        for row in await self._store.usage(self._today()):
+        if not any((self.limits.person_tokens, self.limits.chat_tokens, self.limits.total_tokens)):
+            return
+        today, used = self._today(), Counter[str]()
+        for row in await self._store.usage(today, ("channel", "chat", "person")):
             if row.kind == "model":
-                self._count(row.channel, row.chat, row.person, row.input + row.output)
+                used.update(self._tokens(row.channel, row.chat, row.person, row.input + row.output))
+        await self._store.meter.begin(self._clock(), used)
 
-    def _count(self, channel: str, chat: str, person: str, tokens: int) -> None:
-        today = self._today()
-        if today != self._day:
-            self._day = today
-            self._tokens.clear()
-        self._tokens["person", owner(channel, person)] += tokens
-        self._tokens["chat", owner(channel, chat)] += tokens
-        self._tokens["total", ""] += tokens
+    def _bounds(self, channel: str, chat: str, person: str) -> list[tuple[Whose, Bound]]:
+        """The limits that are set, in the order in which they are looked at."""
+        limits = self.limits
+        found: tuple[tuple[Whose, str, int, int], ...] = (
+            ("person", owner(channel, person), limits.person_messages, limits.person_tokens),
+            ("chat", owner(channel, chat), limits.chat_messages, limits.chat_tokens),
+            ("total", "", limits.total_messages, limits.total_tokens),
+        )
+        return [
+            (whose, Bound(f"{whose}\0{key}", messages, tokens))
+            for whose, key, messages, tokens in found
+            if messages or tokens
+        ]
+
+    def _tokens(self, channel: str, chat: str, person: str, tokens: int) -> dict[str, int]:
+        """What tokens of a run add to which counters."""
+        if not tokens:
+            return {}
+        bounds = self._bounds(channel, chat, person)
+        return {bound.counter: tokens for _, bound in bounds if bound.tokens}
 
     # -- limits ----------------------------------------------------------------------------------------
 
-    def admit(self, channel: str, chat: str, person: str) -> Over | None:
-        """Count a message. None: it may be taken; else the limit that forbids it (it counts for nothing)."""
-        now = self._clock()
-        keys: tuple[tuple[Whose, str, int, int], ...] = (
-            ("person", owner(channel, person), self.limits.person_messages, self.limits.person_tokens),
-            ("chat", owner(channel, chat), self.limits.chat_messages, self.limits.chat_tokens),
-            ("total", "", self.limits.total_messages, self.limits.total_tokens),
-        )
-        for whose, key, messages, tokens in keys:
-            if tokens and self._day == self._today() and self._tokens[whose, key] >= tokens:
-                left = 86_400 - int(now) % 86_400
-                return Over(whose, "tokens", tokens, left, self._tell(whose, key, now, left))
-            if messages:
-                recent = self._recent(whose, key, now)
-                if len(recent) >= messages:
-                    left = max(1, round(recent[0] + _MINUTE - now))
-                    return Over(
-                        whose,
-                        "messages",
-                        messages,
-                        left,
-                        self._tell(whose, owner(channel, person), now, left),
-                    )
-        for whose, key, messages, _ in keys:
-            if messages:
-                self._recent(whose, key, now).append(now)
-        return None
-
-    def _recent(self, whose: Whose, key: str, now: float) -> deque[float]:
-        recent = self._messages.setdefault((whose, key), deque())
-        self._messages.move_to_end((whose, key))
-        while recent and recent[0] <= now - _MINUTE:
-            recent.popleft()
-        if len(self._messages) > _REMEMBERED:
-            self._messages.popitem(last=False)
-        return recent
+    async def admit(self, channel: str, chat: str, person: str, message: str) -> Over | None:
+        """Count a message by its id. None: it may be taken; else the limit that forbids it (it counts for
+        nothing)."""
+        bounds, now = self._bounds(channel, chat, person), self._clock()
+        if not bounds:
+            return None
+        name = f"{owner(channel, chat)}\0{message}"
+        reached = await self._store.meter.admit(name, now, [bound for _, bound in bounds])
+        if reached is None:
+            return None
+        whose, bound = next(pair for pair in bounds if pair[1].counter == reached.counter)
+        if reached.kind == "tokens":
+            left = 86_400 - int(now) % 86_400
+            # A whole chat is told once; of what is used up for all, everybody hears.
+            hears = owner(channel, chat if whose == "chat" else person)
+            return Over(whose, "tokens", bound.tokens, left, self._tell(f"{whose} tokens", hears, now, left))
+        left = max(1, round(reached.seconds))
+        told = self._tell(whose, owner(channel, person), now, left)
+        return Over(whose, "messages", bound.messages, left, told)
 
     def _tell(self, whose: str, key: str, now: float, seconds: float) -> bool:
         """Whether this was told already for the time that the limit lasts."""
         until = self._told.get((whose, key), 0.0)
-        if until > now:
+        if now < until <= now + seconds + 1:  # later: from before the clock was set back
             return True
         self._told[whose, key] = now + seconds
         if len(self._told) > _REMEMBERED:
@@ -162,11 +160,12 @@ class Ledger:
             UsageRow(day, session, channel, chat, person, "tool", name, calls)
             for name, calls in tools.items()
         ]
-        for row in rows:
-            if row.kind == "model":
-                self._count(channel, chat, person, row.input + row.output)
-        if rows:
-            await self._store.add_usage(rows)
+        if not rows:
+            return
+        await self._store.add_usage(rows)
+        spent = self._tokens(channel, chat, person, sum(row.input + row.output for row in rows))
+        if spent:
+            await self._store.meter.spend(self._clock(), spent)
 
     def cost(self, row: UsageRow) -> float:
         """What a row cost by the configured prices; 0 for a model without one."""
@@ -177,7 +176,9 @@ class Ledger:
         fresh = max(row.input - row.cached, 0)
         return (fresh * price.input + row.cached * cached + row.output * price.output) / 1_000_000
 
-    async def rows(self, days: int) -> Sequence[UsageRow]:
-        """The use of the last `days` days, today included."""
+    async def rows(
+        self, days: int, *per: UsageField, of: tuple[str, str] | None = None
+    ) -> Sequence[UsageRow]:
+        """The use of the last `days` days, today included, summed per these fields (see `Store.usage`)."""
         since = time.strftime("%Y-%m-%d", time.gmtime(self._clock() - (days - 1) * 86_400))
-        return await self._store.usage(since)
+        return await self._store.usage(since, per, of)

@@ -14,11 +14,13 @@ log = logging.getLogger("causeway.maintenance")
 
 @dataclass(frozen=True, slots=True)
 class Chore:
-    """One piece of upkeep. `every`: least seconds between two runs of it (0: on each pass)."""
+    """One piece of upkeep. `every`: least seconds between two runs of it (0: on each pass). `apart`: it may
+    take long, so the others do not wait for it; it never runs twice at a time."""
 
     name: str
     run: Callable[[], Awaitable[object]]
     every: float = 0.0
+    apart: bool = False
 
 
 class Maintenance:
@@ -48,6 +50,11 @@ class Maintenance:
         self._calm = 0  # the number of the last pass that was not cut short
         self._done = asyncio.Condition()
         self._task: asyncio.Task[None] | None = None
+        self._apart: dict[str, asyncio.Task[None]] = {}
+
+    def add(self, chore: Chore) -> None:
+        """One more, before `start`."""
+        self._chores = (*self._chores, chore)
 
     def trigger(self) -> None:
         """Ask for a pass. Returns at once."""
@@ -73,6 +80,10 @@ class Maintenance:
             self._task.cancel()
             await asyncio.wait({self._task})
             self._task = None
+        for task in self._apart.values():
+            task.cancel()
+        if self._apart:
+            await asyncio.wait(self._apart.values())
 
     async def _loop(self) -> None:
         began = -self._spacing
@@ -92,16 +103,22 @@ class Maintenance:
                 if chore.every and now - self._last.get(chore.name, -chore.every) < chore.every:
                     continue
                 self._last[chore.name] = now
-                try:
-                    await chore.run()
-                except Exception:
-                    # One chore's fault must not keep the others, or the next pass, from running.
-                    log.exception("maintenance: %s failed", chore.name)
+                if not chore.apart:
+                    await self._run(chore)
+                elif chore.name not in self._apart or self._apart[chore.name].done():
+                    self._apart[chore.name] = asyncio.create_task(self._run(chore), name=chore.name)
             if self._linger is None or await self._wait_for(self._linger()):
                 self._calm = self._begun
             self._passes += 1
             async with self._done:
                 self._done.notify_all()
+
+    async def _run(self, chore: Chore) -> None:
+        try:
+            await chore.run()
+        except Exception:
+            # One chore's fault must not keep the others, or the next pass, from running.
+            log.exception("maintenance: %s failed", chore.name)
 
     async def _wait_for(self, lingering: Coroutine[Any, Any, object]) -> bool:
         """Until `lingering` ends (True) or another pass is wanted (False)."""

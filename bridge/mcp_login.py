@@ -20,7 +20,7 @@ from bridge.texts import language_of, text
 log = logging.getLogger("causeway.http")
 
 _SCOPE = "oauth"
-_DOCUMENT_PATH = "/mcp/client.json"
+DOCUMENT_PATH = "/mcp/client.json"
 _HEADERS = {
     "Cache-Control": "no-store",
     "Referrer-Policy": "no-referrer",  # the page's address holds the code
@@ -66,14 +66,14 @@ class McpLogin:
             StoredTokens(store),
             lambda: self._address(CALLBACK_PATH),
             # An authorization server fetches the document: it has to be public.
-            client_document=lambda: self._address(_DOCUMENT_PATH) if base_url().startswith("https:") else "",
+            client_document=lambda: self._address(DOCUMENT_PATH) if base_url().startswith("https:") else "",
             on_secret=on_secret,
         )
 
     def routes(self) -> Sequence[web.RouteDef]:
         return [
             web.get(CALLBACK_PATH, self._callback, allow_head=False),
-            web.get(_DOCUMENT_PATH, self._document),
+            web.get(DOCUMENT_PATH, self._document),
         ]
 
     def _address(self, path: str) -> str:
@@ -84,7 +84,7 @@ class McpLogin:
         """Who we are, for authorization servers that take this page's address for a client id."""
         return web.json_response(
             {
-                "client_id": self._address(_DOCUMENT_PATH),
+                "client_id": self._address(DOCUMENT_PATH),
                 "client_name": "Causeway",
                 "redirect_uris": [self._address(CALLBACK_PATH)],
                 "grant_types": ["authorization_code", "refresh_token"],

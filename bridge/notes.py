@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Literal, cast
 
 from bridge.store.base import Store
@@ -13,6 +13,8 @@ BUSY_MODES: tuple[BusyMode, ...] = ("queue", "steer", "collect", "interrupt")
 ACTIVATIONS = ("mention", "always", "never")
 #: Most settings of one kind in memory; further ones are refused.
 MOST = 100_000
+#: Most minutes for which a server is mounted.
+LONGEST_MOUNT = 24 * 60
 
 Kind = Literal["busy", "activation", "mount", "moved"]
 _KINDS: tuple[Kind, ...] = ("busy", "activation", "mount", "moved")
@@ -27,16 +29,18 @@ class Notes:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        #: Told of each change: kind, key, value. Other processes keep the same notes in their memory.
+        self.announce: Callable[[Kind, str, Json], None] = lambda kind, key, value: None
         self._kept: dict[Kind, dict[str, Json]] = {kind: {} for kind in _KINDS}
         #: (channel, new chat id) -> the id that the chat had at first.
         self.homes: dict[tuple[str, str], str] = {}
 
     async def load(self) -> None:
         for kind in _KINDS:
-            self._kept[kind] = await self._store.settings(kind)
-        for key, home in self._kept["moved"].items():
-            channel, _, chat = key.partition("\0")
-            self.homes[channel, chat] = str(home)
+            kept = await self._store.settings(kind)
+            self._kept[kind] = {}
+            for key, value in kept.items():
+                self.learn(kind, key, value)
 
     def get(self, kind: Kind, key: str) -> Json:
         return self._kept[kind].get(key)
@@ -46,10 +50,18 @@ class Notes:
         if value is not None and key not in self._kept[kind] and len(self._kept[kind]) >= MOST:
             raise TooMany(kind)
         await self._store.put_setting(kind, key, value)
+        self.learn(kind, key, value)
+        self.announce(kind, key, value)
+
+    def learn(self, kind: Kind, key: str, value: Json) -> None:
+        """Take over what is in the store: another process has written it."""
         if value is None:
             self._kept[kind].pop(key, None)
         else:
             self._kept[kind][key] = value
+        if kind == "moved" and value is not None:
+            channel, _, chat = key.partition("\0")
+            self.homes[channel, chat] = str(value)
 
     # -- what they mean --------------------------------------------------------------------------------
 
@@ -64,7 +76,9 @@ class Notes:
 
     def mounted(self, session: str, now: float) -> frozenset[str]:
         """The servers that are mounted in a session now."""
-        return frozenset(name for name, until in self.mounts(session).items() if until > now)
+        mounts = self.mounts(session).items()
+        # Beyond the longest, the clock was set back since: that lengthens nothing.
+        return frozenset(name for name, until in mounts if now < until <= now + LONGEST_MOUNT * 60)
 
     async def moved(self, channel: str, old: str, new: str) -> None:
         """A chat has a new id; its sessions and settings stay under the one it had at first."""
@@ -72,7 +86,6 @@ class Notes:
         if new == home or self.homes.get((channel, new)) == home:
             return
         await self.put("moved", f"{channel}\0{new}", home)
-        self.homes[channel, new] = home
 
     def home(self, address: Address) -> str:
         """The id under which a chat's sessions and settings are kept."""

@@ -68,19 +68,33 @@ class Pairing:
         self._store = store
         self._grants = grants
         self._clock = clock
+        #: Told when grants have changed: other processes read them anew.
+        self.announce: Callable[[], None] = lambda: None
         self._one_by_one = asyncio.Lock()  # a code works once, also for two who send it at the same moment
         self._tries: OrderedDict[tuple[str, str], deque[float]] = OrderedDict()
 
     async def load(self) -> None:
         """Bring the grants into memory; also later, when another process may have given some."""
-        self._grants.load(await self._store.settings(GRANTS))
+        for _ in range(5):  # where one is given each time, the next load has them all
+            before = self._grants.changes
+            stored = await self._store.settings(GRANTS)
+            roles = await asyncio.to_thread(self._grants.read, stored)  # there may be very many
+            if self._grants.changes == before:
+                self._grants.load(roles)
+                return
+
+    async def look_up(self, channel: str, person: str) -> None:
+        """Bring one person's grant into memory: another process may have given it."""
+        stored = await self._store.get_setting(GRANTS, key := f"{channel}\0{person}")
+        if role := self._grants.read({key: stored}).get(channel, {}).get(person):
+            self._grants.give(channel, person, role)
 
     async def waiting(self, channel: str | None = None) -> list[Request]:
         """Requests that are still valid, oldest first; those that are not are put away."""
         found = []
         for code, stored in (await self._store.settings(_REQUESTS)).items():
             request = Request(**stored) if isinstance(stored, dict) else None
-            if request is None or self._clock() - request.at > SECONDS:
+            if request is None or abs(self._clock() - request.at) > SECONDS:  # or the clock was set back
                 await self._store.put_setting(_REQUESTS, code, None)
             elif channel in (None, request.channel):
                 found.append(request)
@@ -93,7 +107,7 @@ class Pairing:
         waiting = await self.waiting(channel)
         mine = next((one for one in waiting if one.person == sender.id), None)
         if mine is not None:
-            if now - mine.told < _AGAIN:
+            if 0 <= now - mine.told < _AGAIN:
                 return "quiet", mine.code
             await self._store.put_setting(_REQUESTS, mine.code, asdict(replace(mine, told=now)))
             return "again", mine.code
@@ -133,11 +147,13 @@ class Pairing:
         value = {"role": role, "by": by, "at": self._clock()}
         await self._store.put_setting(GRANTS, f"{channel}\0{person}", value)
         self._grants.give(channel, person, role)
+        self.announce()
 
     async def revoke(self, channel: str, person: str) -> bool:
         known = self._grants.role(channel, person) is not None
         await self._store.put_setting(GRANTS, f"{channel}\0{person}", None)
         self._grants.take(channel, person)
+        self.announce()
         return known
 
     # -- invitations -----------------------------------------------------------------------------------
@@ -160,7 +176,7 @@ class Pairing:
             if invite is None or invite.channel != inbound.address.channel:
                 return None
             await self._store.put_setting(_INVITES, invite.code, None)
-        if self._clock() - invite.at > INVITE_SECONDS:
+        if abs(self._clock() - invite.at) > INVITE_SECONDS:
             return None
         await self.grant(invite.channel, inbound.sender.id, invite.role, "invitation")
         return invite.role
@@ -171,7 +187,7 @@ class Pairing:
         self._tries.move_to_end((channel, person))
         if len(self._tries) > _REMEMBERED:
             self._tries.popitem(last=False)
-        if len(tries) == MOST_TRIES and self._clock() - tries[0] < SECONDS:
+        if len(tries) == MOST_TRIES and 0 <= self._clock() - tries[0] < SECONDS:
             return False
         tries.append(self._clock())
         return True

@@ -63,10 +63,11 @@ class Questions:
     async def ask(self, session: str, ref: ReplyRef, sender: str, question: Question) -> Answer:
         """Ask the person and wait for the answer; "cancel" when that cannot be done or time runs out."""
         channel = self._channels.get(ref.address.channel)
-        waiting = self._open.setdefault(session, deque())
+        waiting = self._open.get(session, deque())
         if channel is None or not channel.asks or len(waiting) >= _MOST_OPEN:
             return Answer("cancel")
         mine = _Open(sender)
+        self._open[session] = waiting
         waiting.append(mine)
         try:
             async with asyncio.timeout(question.deadline):
@@ -114,6 +115,10 @@ class Questions:
             if value is not None:
                 values[name] = value
         return Answer("accept", values)
+
+    def holds(self, choice: str) -> bool:
+        """Whether a button belongs to a question that waits here."""
+        return any(choice in question.choices for waiting in self._open.values() for question in waiting)
 
     def press(self, press: Press) -> str | None:
         """A button of a question's card; None when it is none of ours. Returns the words for who pressed."""

@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import logging
 from collections import OrderedDict
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import Literal, cast
 
 from bridge.access import Access, Verdict
 from bridge.addressing import Answer, Meant, meant
@@ -140,7 +141,7 @@ class Router:
             await self._say(arrived, text("command.near", arrived.language, name=near))
             return
         address = inbound.address
-        over = self._ledger.admit(address.channel, address.chat, inbound.sender.id)
+        over = await self._ledger.admit(address.channel, address.chat, inbound.sender.id, inbound.id)
         if over is not None:
             await self._over(arrived, over)
             return
@@ -149,7 +150,14 @@ class Router:
     async def _take(self, arrived: _Arrived) -> None:
         inbound, session = arrived.inbound, arrived.session
         busy = self._sessions.busy(session)
-        result = await self._store.accept(inbound, session, self._cap)
+        write = asyncio.ensure_future(self._store.accept(inbound, session, self._cap))
+        try:
+            result = await asyncio.shield(write)
+        except asyncio.CancelledError:
+            # A channel that waits no longer (the store is locked). The write may be committed all the same,
+            # and the repetition is then nothing new: nobody else would wake the session.
+            write.add_done_callback(lambda done: self._late(done, session))
+            raise
         if result == "accepted":
             log.info("received")
             self._sessions.wake(session)
@@ -160,6 +168,11 @@ class Router:
             reply = self._reply(arrived, text("inbox.full", arrived.language, cap=self._cap))
             await self._store.open_reply(reply)
             self._delivery.deliver(reply)
+
+    def _late(self, write: asyncio.Future[Literal["accepted", "seen", "full"]], session: str) -> None:
+        if not write.cancelled() and write.exception() is None and write.result() == "accepted":
+            log.info("received late")
+            self._sessions.wake(session)
 
     async def _acknowledge(self, arrived: _Arrived) -> None:
         """Say in a word what happens to a message that gets no answer of its own."""
@@ -214,12 +227,18 @@ class Router:
     async def _command(self, command: Command, arrived: _Arrived) -> None:
         inbound, session, language = arrived.inbound, arrived.session, arrived.language
         if command.acts:
-            # It changes something, so it must not run twice: marked as seen first.
-            if not await self._store.mark_seen(inbound):
+            # It changes something, so it must not run twice: marked as seen first, together with what its
+            # person is told when the process dies before it is done.
+            reply = self._reply(arrived, text("command.cut_off", language, name=command.name))
+            if not await self._store.mark_seen(inbound, reply):
                 return
-            answer = await self._commands.run(command, inbound, session, language, arrived.verdict.role)
-            reply = self._reply(arrived, answer)
-            await self._store.open_reply(reply)
+            try:
+                answer = await self._commands.run(command, inbound, session, language, arrived.verdict.role)
+                reply = self._reply(arrived, answer)
+                await self._store.complete_reply(reply)
+            except Exception:
+                self._delivery.deliver(reply)
+                raise
         else:
             answer = await self._commands.run(command, inbound, session, language, arrived.verdict.role)
             reply = self._reply(arrived, answer)
@@ -253,7 +272,8 @@ class Router:
 
     async def _silent(self, inbound: Inbound) -> None:
         """Nothing is said to a message: whoever holds a request open for its answer need not wait."""
-        ref = ReplyRef(notice_id(inbound), inbound.address, inbound.id, person=inbound.sender.id)
+        person, via = inbound.sender.id, inbound.via
+        ref = ReplyRef(notice_id(inbound), inbound.address, inbound.id, person=person, via=via)
         await self._delivery.unanswered(ref)
 
     async def _say(self, arrived: _Arrived, words: str, *, private: bool = False) -> None:
@@ -296,7 +316,8 @@ class Router:
     async def _pair(self, arrived: _Arrived) -> None:
         """The message that asked is not run: it only leads to a code."""
         inbound, language = arrived.inbound, arrived.language
-        await self._pairing.load()  # an admin may have let them in from another process
+        # An admin may have let them in from another process.
+        await self._pairing.look_up(inbound.address.channel, inbound.sender.id)
         verdict = self._access.decide(inbound)
         if verdict.kind == "allowed":
             await self._allowed(replace(arrived, verdict=verdict))
@@ -357,5 +378,6 @@ class Router:
             arrived.language,
             inbound.sender.id,
             private,
+            inbound.via,
         )
         return self._delivery.command_reply(ref, arrived.session, Outbound(answer))

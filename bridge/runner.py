@@ -25,7 +25,7 @@ from bridge.delivery import LiveReply, body_from_json
 from bridge.log import current_message, message_id
 from bridge.notes import BusyMode
 from bridge.offers import attach, prepare
-from bridge.store.base import StoreError, Waiting
+from bridge.store.base import SessionLost, StoreError, Waiting
 from bridge.texts import language_of, text
 from bridge.turns import build_part, compose, seed
 from channels.base import ContextMessage, Inbound, Outbound, ReplyRef, SendError
@@ -97,6 +97,9 @@ class Runner:
                         await self._one(batch)
                     pause, self._faults = 1.0, 0
                     continue
+            except SessionLost as error:
+                log.info("%s; it goes on with what was written", error)
+                return
             except StoreError as error:
                 # The message is still in the inbox: try again later, keep the session alive.
                 log.error("session waits for the store: %s", error)
@@ -166,7 +169,8 @@ class Runner:
 
     async def _unanswered(self, waiting: Waiting) -> None:
         inbound = waiting.inbound
-        ref = ReplyRef(f"r{waiting.seq}", inbound.address, inbound.id, person=inbound.sender.id)
+        person, via = inbound.sender.id, inbound.via
+        ref = ReplyRef(f"r{waiting.seq}", inbound.address, inbound.id, person=person, via=via)
         await self.office.delivery.unanswered(ref)
 
     async def _something_new(self) -> bool:
@@ -205,7 +209,7 @@ class Runner:
 
     async def _answer(self, inbound: Inbound, run: str) -> None:
         language = inbound.sender.language or language_of("", inbound.text)
-        ref = ReplyRef(run, inbound.address, inbound.id, language, inbound.sender.id)
+        ref = ReplyRef(run, inbound.address, inbound.id, language, inbound.sender.id, via=inbound.via)
         stored = await self.office.store.reply(run) if self._recovering else None
         live = self.office.delivery.open(ref, self.session, stored)
         if stored is not None and stored.state == "complete":
@@ -338,7 +342,7 @@ class Runner:
             await self.office.approvals.stopped(self.session)
             outcome = await self.agent.settle(run, "stopped")
         except StoreError:
-            await live.park()
+            await live.park(patient=True)
             raise
         except Exception:
             # A fault of ours: the person gets a sentence, the log the traceback, and the session goes on.
@@ -410,7 +414,8 @@ class Runner:
         if limits.reset == "idle":
             due = now - last > limits.reset_idle
         else:
-            due = _day_of(last, limits.reset_hour) != _day_of(now, limits.reset_hour)
+            # A clock that was set back begins no new day.
+            due = now > last and _day_of(last, limits.reset_hour) != _day_of(now, limits.reset_hour)
         if due:
             log.info("the conversation begins anew (%s)", limits.reset)
             await self._clear()

@@ -23,7 +23,8 @@ def runs(config: Config) -> bool:
     """Whether a bridge works in this workspace, by its lock; blocking."""
     with suppress(OSError), (config.workspace / "causeway.lock").open("rb") as lock:
         try:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            # Gateways and workers share the lock, a bridge in one process has it alone.
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return True
     return False

@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol
 
 from agent.agent import Agent
 from agent.skills.counts import SkillCounts
@@ -16,7 +16,7 @@ from agent.skills.manager import SkillManager
 from bridge.access import Access
 from bridge.approvals import Approvals
 from bridge.delivery import Delivery
-from bridge.keys import Scope, session_key
+from bridge.keys import Scope, key_of
 from bridge.ledger import Ledger
 from bridge.notes import BusyMode, Notes
 from bridge.offers import Source
@@ -78,6 +78,16 @@ class Office:
     intake: Intake = field(default_factory=Intake)
 
 
+class Having(Protocol):
+    """Which sessions this process may work on, where several share a store."""
+
+    def has(self, session: str) -> bool: ...
+
+    def call(self, session: str) -> None:
+        """Try to get the session; then what waits in it is woken."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Stopped:
     """What `/stop` did. `refused`: the run belongs to others."""
@@ -97,21 +107,22 @@ class Sessions:
         self.limits = limits
         self.slots = Slots(limits.running, limits.person_running, limits.chat_running)
         self.stopping = False
+        #: None: all sessions are this process's.
+        self.having: Having | None = None
         self._runners: dict[str, Runner] = {}
         self._took_part: OrderedDict[str, None] = OrderedDict()
 
     def key(self, inbound: Inbound) -> str:
         """The session of a message: by the scope for its kind of chat, under the chat's first id."""
-        address = inbound.address
-        home = self.office.notes.home(address)
-        if home != address.chat:
-            address = type(address)(address.channel, home, address.kind, address.thread)
-        return session_key(address, inbound.sender.id, self.limits.scopes[address.kind])
+        return key_of(inbound, self.office.notes.home(inbound.address), self.limits.scopes)
 
     def wake(self, session: str, *, recovering: bool = False) -> None:
         """There is something in the session's inbox."""
         if self.stopping:
             return  # it is in the inbox; the next start takes it
+        if self.having is not None and not self.having.has(session):
+            self.having.call(session)
+            return
         runner = self._runners.get(session)
         if runner is None:
             runner = self._runners[session] = Runner(self.office, self, session, recovering)
@@ -166,6 +177,18 @@ class Sessions:
     def count(self) -> int:
         """How many runners are in memory."""
         return len(self._runners)
+
+    def works_on(self, session: str) -> bool:
+        """Whether the session has a runner in memory."""
+        return session in self._runners
+
+    async def abandon(self, session: str) -> None:
+        """Another process has the session now: stop working on it at once, and write nothing more."""
+        runner = self._runners.pop(session, None)
+        if runner is not None and runner.task is not None:
+            runner.task.cancel()
+            await asyncio.wait({runner.task})
+        self._took_part.pop(session, None)
 
     def forget(self, runner: Runner) -> None:
         if self._runners.get(runner.session) is runner:

@@ -135,6 +135,10 @@ _TEXTS: dict[str, tuple[str, str]] = {
         "我这边出错了,已写入日志。请再试一次。",
     ),
     # -- HTTP
+    "gateway.no_worker": (
+        "No worker is running. Start one: causeway run --role worker",
+        "没有正在运行的 worker。请启动一个:causeway run --role worker",
+    ),
     "http.host": (
         "This address is not one of mine. Open http://127.0.0.1 with my port, or add the name to server: allowed_hosts.",
         "这个访问地址不在允许范围内。请用 http://127.0.0.1 加端口访问,或把域名加入 server: allowed_hosts。",

@@ -413,6 +413,10 @@ TEXTS: dict[str, tuple[str, str]] = {
     "cli.refused.body": ("The bridge did not understand this request.", "服务无法理解该请求。"),
     # -- sessions
     "cli.sessions.columns": ("LAST USED|ENTRIES|WAITING|KEY", "最近使用|条目|排队|会话"),
+    "cli.more": (
+        "… and {count} more: -n N shows more of them, --json all.",
+        "……还有 {count} 个:用 -n N 显示更多,--json 显示全部。",
+    ),
     "cli.sessions.none": ("No conversations yet.", "还没有会话。"),
     "cli.sessions.several": (
         "{count} conversations have {key!r} in their key; write more of it:\n  {keys}",

@@ -16,6 +16,10 @@ TEXTS: dict[str, tuple[str, str]] = {
     "command.pair": ("who asks to be let in; let them in", "查看并批准新的用户"),
     "command.usage": ("what has been used", "查看用量"),
     "command.forget": ("delete this conversation and its files", "删除本会话的记录和文件"),
+    "command.cut_off": (
+        "I was restarted while I carried out `/{name}`, so it may or may not have been done. Please look, and send it again if it was not.",
+        "执行 `/{name}` 时服务重启了,不确定是否已完成。请检查一下,如未生效请重新发送。",
+    ),
     "command.near": (
         "I do not know that command. Did you mean `/{name}`?",
         "没有这个命令。您是不是想输入 `/{name}`?",
@@ -110,6 +114,10 @@ TEXTS: dict[str, tuple[str, str]] = {
     "approval.always": ("Yes, always here", "此会话始终同意"),
     "approval.no": ("No", "拒绝"),
     "approval.gone": ("This question is no longer open.", "这个确认已经结束。"),
+    "press.later": (
+        "The bot cannot be asked just now. Press again in a moment.",
+        "暂时联系不上机器人,请稍后再按一次。",
+    ),
     "approval.not_you": ("You may not decide this.", "您无权决定此事。"),
     "approval.always_admin": ("Only an admin may allow it for always.", "只有管理员可以始终允许。"),
     "approval.late": ("This was decided already.", "此事已有决定。"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from agent.prompt import SystemPrompt
@@ -15,7 +16,6 @@ from agent.tools.builtin.skills import find_skills_tool, install_skill_tool
 from agent.tools.manager import ToolManager
 from agent.tools.mcp.hub import McpHub
 from agent.tools.retrieval import Retrieval, make_embedder
-from bridge import texts
 from bridge.access import Access, Grants
 from bridge.approvals import Approvals
 from bridge.commands import Board, Commands
@@ -23,6 +23,7 @@ from bridge.config import Config
 from bridge.delivery import Delivery
 from bridge.doorbell import Doorbell
 from bridge.house import House
+from bridge.keys import Scope
 from bridge.ledger import Ledger
 from bridge.maintenance import Chore, Maintenance
 from bridge.mcp_login import McpLogin
@@ -35,11 +36,9 @@ from bridge.sessions import Office, SessionLimits, Sessions
 from bridge.skill_shelf import VERSIONS_SCOPE, StoreShelf
 from bridge.skill_versions import SkillVersions
 from bridge.switches import StoredSwitches
-from bridge.texts import text
 from bridge.turns import Intake
 from bridge.vectors import VECTORS_SCOPE, StoredVectors
-from channels.base import Env
-from channels.registry import load
+from channels.base import ChatKind
 
 if TYPE_CHECKING:
     from bridge.app import App
@@ -91,26 +90,6 @@ def agents_side(app: App) -> None:
     app.prompt = SystemPrompt(app.skills, config.sessions.instructions, app.clock)
 
 
-def open_channels(app: App) -> None:
-    for name, settings in app.config.channels.items():
-        cls = load(settings.type or name)
-        texts.add(cls.texts)
-
-        async def moved(old: str, new: str, channel: str = name) -> None:
-            await app.notes.moved(channel, old, new)
-
-        env = Env(
-            app.store.channel_state(name),
-            text,
-            app.workspace / "channels" / name,
-            app.clock,
-            press=app.press,
-            moved=moved,
-            public_url=app.config.server.public_url.rstrip("/"),
-        )
-        app.channels[name] = cls(name, settings, env)
-
-
 def bridge_side(app: App) -> None:
     config, sessions = app.config, app.config.sessions
     grants = Grants()
@@ -131,6 +110,7 @@ def bridge_side(app: App) -> None:
         app.clock,
         app.masker.mask,
         wait=sessions.approval_minutes * 60,
+        shared=app.roles,
     )
     app.ledger = Ledger(app.store, app.clock, sessions.limits, config.model.prices)
     app.overheard = Overheard(app.store)
@@ -144,10 +124,13 @@ def bridge_side(app: App) -> None:
             Chore("skill counts", app.keep_counts, every=60.0),
             Chore("grants", app.pairing.load, every=30.0),
             Chore("store claim", app.hold, every=20.0),
-            Chore("store", app.forget, every=3600.0),
+            Chore("store fault", app.try_store, every=5.0),
+            Chore("store", app.forget, every=3600.0, apart=True),
         ],
         linger=lambda: app.mcp.settle(config.mcp.start_timeout),
     )
+    if app.roles:
+        app.maintenance.add(Chore("switches", app.tools.follow_switches))
     app.sessions = Sessions(
         Office(
             store=app.store,
@@ -230,9 +213,11 @@ def _session_limits(config: Config) -> SessionLimits:
         reset=sessions.reset.when,
         reset_hour=sessions.reset.hour,
         reset_idle=sessions.reset.idle_hours * 3600,
-        scopes={
-            "direct": sessions.scope.direct,
-            "group": sessions.scope.group,
-            "channel": sessions.scope.group,
-        },
+        scopes=scopes(config),
     )
+
+
+def scopes(config: Config) -> Mapping[ChatKind, Scope]:
+    """What shares a session, by the kind of chat."""
+    scope = config.sessions.scope
+    return {"direct": scope.direct, "group": scope.group, "channel": scope.group}

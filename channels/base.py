@@ -87,7 +87,7 @@ class Inbound:
     (mentioned, replied to, or a direct chat), and `cue` says by what. `sent_at` is Unix time in seconds.
     `album`: messages of one chat with the same album are parts of one message (each is stored as it comes;
     the bridge puts them together). `replaces`: the id of an earlier message that this one corrects; it never
-    starts a turn of its own.
+    starts a turn of its own. `via` is the bridge's: which of several gateways took the message in.
     """
 
     id: str
@@ -102,6 +102,7 @@ class Inbound:
     cue: Cue = ""
     album: str = ""
     replaces: str = ""
+    via: str = ""
 
     def to_json(self) -> dict[str, Any]:
         return {"v": INBOUND_VERSION, **asdict(self)}
@@ -125,6 +126,7 @@ class Inbound:
             cue=data.get("cue", ""),
             album=data.get("album", ""),
             replaces=data.get("replaces", ""),
+            via=data.get("via", ""),
         )
 
 
@@ -163,7 +165,7 @@ class Chunk:
 class ReplyRef:
     """Which reply a call belongs to. `id` stays the same over restarts; `to` is the `Inbound.id` answered and
     `person` the id of its sender. `private`: only that person is meant to see it, where the platform can do
-    that (a refusal in a group); elsewhere it is shown like any reply."""
+    that (a refusal in a group); elsewhere it is shown like any reply. `via`: see `Inbound`."""
 
     id: str
     address: Address
@@ -171,6 +173,7 @@ class ReplyRef:
     language: str = ""
     person: str = ""
     private: bool = False
+    via: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -373,6 +376,7 @@ class Env:
     `press` takes a pressed button and returns within a second the words to show to that person alone (empty:
     nothing to say). `moved` says that a chat has a new id (old, new); it returns when that is written down.
     `public_url` is where the platform reaches this server, without a slash at its end; empty when unknown.
+    `shared`: other processes may run the same channel with the same notes and the same folder.
     """
 
     state: ChannelState
@@ -382,6 +386,7 @@ class Env:
     press: Callable[[Press], Awaitable[str]] = _nobody_asked
     moved: Callable[[str, str], Awaitable[None]] = _nobody_moves
     public_url: str = ""
+    shared: bool = False
 
 
 Receive: TypeAlias = Callable[[Inbound], Awaitable[None]]
@@ -427,6 +432,10 @@ class Channel(ABC):
         self.name = name
         self.config = config
         self.env = env
+
+    def has(self, method: str) -> bool:
+        """Whether this channel does what the base class leaves undone, such as `acknowledge` or `menu`."""
+        return getattr(type(self), method) is not getattr(Channel, method)
 
     @abstractmethod
     async def start(self, receive: Receive) -> None:
@@ -502,6 +511,12 @@ class Channel(ABC):
     def routes(self) -> list[web.RouteDef]:
         """Routes for the bridge's HTTP server. Asked for once, before `start`."""
         return []
+
+    @property
+    def holds(self) -> bool:
+        """Whether this instance can send. Of several gateways only one may have what it takes (a connection
+        of which the platform allows one); the others raise NotSent at once."""
+        return True
 
     def health(self) -> Health:
         return Health(True)

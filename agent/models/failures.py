@@ -124,14 +124,20 @@ def retry_after(
     if seconds is None and value is not None:
         seconds = _number(value)
         if seconds is None:
-            try:
-                seconds = parsedate_to_datetime(value).timestamp() - now()
-            except (ValueError, TypeError, OverflowError):
-                seconds = None
+            until, said = _moment(value), _moment(headers.get("date", ""))
+            # By the server's own clock where it tells it: this machine's may be wrong.
+            seconds = None if until is None else until - (now() if said is None else said)
     if seconds is None and (found := _LATER.search(message)):
         unit = (found[2] or "s").lower()
         seconds = float(found[1]) * {"ms": 0.001, "m": 60.0, "min": 60.0}.get(unit, 1.0)
     return None if seconds is None else max(0.0, seconds)
+
+
+def _moment(date: str) -> float | None:
+    try:
+        return parsedate_to_datetime(date).timestamp()
+    except (ValueError, TypeError, OverflowError):
+        return None
 
 
 def _number(text: str) -> float | None:

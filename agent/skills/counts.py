@@ -48,6 +48,15 @@ class SkillCounts:
         """Plain JSON to keep."""
         return {"v": _VERSION, "skills": {name: list(values) for name, values in self._counts.items()}}
 
+    def since(self, before: Any) -> dict[str, Any]:
+        """What was counted after `saved()` gave `before`, in the same form."""
+        known = SkillCounts(before)._counts
+        news = {
+            name: [max(now - then, 0) for now, then in zip(values, known.get(name, (0, 0, 0)), strict=True)]
+            for name, values in self._counts.items()
+        }
+        return {"v": _VERSION, "skills": {name: values for name, values in news.items() if any(values)}}
+
     def offered(self, names: Iterable[str]) -> None:
         for name in names:
             self._add(name, 0)

@@ -162,13 +162,21 @@ class ToolManager:
             if name not in self._off and all(tool.name != name for tool in self._known):
                 names = [tool.name for tool in self._known]
                 raise UnknownTool(name, tuple(difflib.get_close_matches(name[:64], names, 3)))
-            off = self._off - {name} if on else self._off | {name}
+            kept = frozenset(await self._switches.load()) if self._switches else self._off
+            off = kept - {name} if on else kept | {name}
             if len(off) > _MOST_OFF:
                 raise ValueError(f"{_MOST_OFF} tools are switched off already; switch some on first")
             if off == self._off:
                 return
             if self._switches:
                 await self._switches.save(off)
+            self._off = off
+            self._rebuild()
+
+    async def follow_switches(self) -> None:
+        """Take over what another process has switched on or off. Raises the errors of `Switches.load`."""
+        off = frozenset(await self._switches.load()) if self._switches else self._off
+        if off != self._off:
             self._off = off
             self._rebuild()
 

@@ -6,7 +6,6 @@ Every list and text is bounded. Secrets are masked by whoever sends it.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -17,7 +16,7 @@ from bridge import budget, house_admin
 from bridge.approvals import AUDIT_LOG, AUDIT_SCOPE
 from bridge.ledger import Ledger
 from bridge.pairing import has_admin
-from bridge.store.base import UsageRow
+from bridge.store.base import UsageField, UsageRow
 from channels.base import Address, Channel, ChatKind, Sender
 
 if TYPE_CHECKING:
@@ -75,7 +74,7 @@ class Overview:
             **await _tools(app),
             **_skills(app),
             **await _people(app),
-            "approvals": [_card(card) for card in app.approvals.open()[:_ROWS]],
+            "approvals": [_card(card) for card in (await app.approvals.open())[:_ROWS]],
             "usage": await self._used(),
             "limits": {name: value for name, value in app.ledger.limits.model_dump().items() if value},
             "sessions": [{"key": one.key, "entries": one.entries} for one in known],
@@ -87,9 +86,9 @@ class Overview:
             made, found = self._usage
             now = self._app.clock()
             if abs(now - made) > _USAGE_AGE:
-                rows = await self._app.ledger.rows(_DAYS)
-                today = time.strftime("%Y-%m-%d", time.gmtime(now))
-                found = await asyncio.to_thread(usage, rows, today, self._app.ledger.cost)
+                ledger = self._app.ledger
+                month = {group: await ledger.rows(_DAYS, *per) for group, (per, _) in GROUPS.items()}
+                found = await asyncio.to_thread(usage, month, await ledger.rows(1), ledger.cost)
                 self._usage = now, found
             return found
 
@@ -213,27 +212,31 @@ async def _audit(app: Host) -> list[dict[str, Any]]:
     ]
 
 
-def usage(rows: Sequence[UsageRow], today: str, cost: Callable[[UsageRow], float]) -> dict[str, Any]:
-    """Sums of today and of all rows, and the largest by person, chat, session, model and
-    tool."""
-    groups: Mapping[str, Callable[[UsageRow], str]] = {
-        "person": lambda row: f"{row.channel}:{row.person}",
-        "chat": lambda row: f"{row.channel}:{row.chat}",
-        "session": lambda row: row.session,
-        "model": lambda row: row.name if row.kind == "model" else "",
-        "tool": lambda row: row.name if row.kind == "tool" else "",
-    }
+#: How use is grouped: the fields that are needed for it, and the name of a row's group ("": none).
+GROUPS: Mapping[str, tuple[tuple[UsageField, ...], Callable[[UsageRow], str]]] = {
+    "person": (("channel", "person"), lambda row: f"{row.channel}:{row.person}"),
+    "chat": (("channel", "chat"), lambda row: f"{row.channel}:{row.chat}"),
+    "session": (("session",), lambda row: row.session),
+    "model": ((), lambda row: row.name if row.kind == "model" else ""),
+    "tool": ((), lambda row: row.name if row.kind == "tool" else ""),
+}
+
+
+def usage(
+    month: Mapping[str, Sequence[UsageRow]], today: Sequence[UsageRow], cost: Callable[[UsageRow], float]
+) -> dict[str, Any]:
+    """Sums of today and of the month, and the largest by each of `GROUPS`; `month` has the rows of each."""
     by: dict[str, list[dict[str, Any]]] = {}
-    for group, name_of in groups.items():
+    for group, (_, name_of) in GROUPS.items():
         found: dict[str, list[UsageRow]] = defaultdict(list)
-        for row in rows:
+        for row in month[group]:
             if name := name_of(row):
                 found[name].append(row)
         sums = [{"name": _short(name), **_sum(own, cost)} for name, own in found.items()]
         by[group] = sorted(sums, key=lambda one: (-one["input"] - one["output"], -one["tools"]))[:_TOP]
     return {
-        "today": _sum([row for row in rows if row.day == today], cost),
-        "month": _sum(rows, cost),
+        "today": _sum(today, cost),
+        "month": _sum(month["model"], cost),
         "by": by,
     }
 

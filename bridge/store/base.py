@@ -9,8 +9,8 @@ busy waits.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from agent.history import HistoryStore
@@ -22,6 +22,8 @@ SEEN_SECONDS = 14 * 86_400
 REPLY_SECONDS = 2 * 86_400
 #: How long the sums of use of a day are kept.
 USAGE_SECONDS = 400 * 86_400
+#: The spans of the limits on messages and on tokens, in seconds.
+MINUTE, DAY = 60.0, 86_400.0
 #: Most entries of one log of a channel; the oldest go.
 LOG_MOST = 100_000
 
@@ -118,15 +120,62 @@ class UsageRow:
     cached: int = 0
 
 
+#: What sums of use may be taken per. Per kind and name they always are.
+UsageField = Literal["day", "session", "channel", "chat", "person"]
+USAGE_FIELDS: tuple[UsageField, ...] = ("day", "session", "channel", "chat", "person")
+
+
 @dataclass(frozen=True, slots=True)
 class StoredSession:
-    """A session that has a history, and how many entries that has."""
+    """A session that has a history, and how many entries that has. `active`: when something last happened in
+    it, Unix time, to a minute (0: not known)."""
 
     key: str
     entries: int
+    active: float = field(default=0.0, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """What one counter may reach (0: no limit): `messages` within `MINUTE`, `tokens` on a day."""
+
+    counter: str
+    messages: int = 0
+    tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """A bound that is reached. `seconds` until its counter has room for a message (0 for tokens: that is the
+    day's end)."""
+
+    counter: str
+    kind: Literal["messages", "tokens"]
+    seconds: float = 0.0
+
+
+class Meter(Protocol):
+    """The counters of the use limits, one for all processes of a store. `now` is Unix time in seconds; days
+    are those of UTC."""
+
+    async def admit(self, message: str, now: float, bounds: Sequence[Bound]) -> Reached | None:
+        """Count a message against all bounds at once. Where one is reached it counts for none: the first such
+        is returned. A message that was counted within the minute is let in again and counts once."""
+        ...
+
+    async def spend(self, now: float, tokens: Mapping[str, int]) -> None:
+        """Add to the day's counters of tokens."""
+        ...
+
+    async def begin(self, now: float, tokens: Mapping[str, int]) -> None:
+        """What was used on the day so far, for those counters of tokens that stand at nothing."""
+        ...
 
 
 class Store(Protocol):
+    @property
+    def meter(self) -> Meter: ...
+
     @property
     def history(self) -> HistoryStore: ...
 
@@ -221,8 +270,12 @@ class Store(Protocol):
         """Add to the sums."""
         ...
 
-    async def usage(self, since: str) -> list[UsageRow]:
-        """The sums of the day `since` and later."""
+    async def usage(
+        self, since: str, per: Sequence[UsageField] = USAGE_FIELDS, of: tuple[str, str] | None = None
+    ) -> list[UsageRow]:
+        """The sums of the day `since` and later, by day; `of` one (channel, person) only. Per these fields
+        only: the others are summed over, and empty in the rows. All fields of a month are very many rows in a
+        large bridge."""
         ...
 
     async def sessions(self, limit: int = 1000, after: str = "") -> list[StoredSession]:
@@ -252,6 +305,10 @@ class Store(Protocol):
         """What an admin should know about the store (a damaged file was set aside); empty: nothing."""
         ...
 
+    def fault(self) -> str:
+        """Why the store does not work now, as its last calls tell; empty: it works. Names no place."""
+        ...
+
 
 class Claims(Protocol):
     """Sessions claimed by workers, for stores that several processes share. A store that was opened with a
@@ -269,3 +326,53 @@ class Claims(Protocol):
     async def release_session(self, session: str) -> None:
         """Give the claim back."""
         ...
+
+    def token(self, session: str) -> int | None:
+        """The fencing token of this worker's claim, as far as it knows; None without one."""
+        ...
+
+
+class Arrivals(Protocol):
+    """What gateways have taken from platforms and no worker has looked at yet: a list for each session, in
+    order. An item is plain JSON."""
+
+    async def put(self, session: str, item: Json, cap: int) -> str | None:
+        """Write an item at the end. Returns the worker that has the session now, "" when none has it; None
+        (and nothing is written) when `cap` items wait already."""
+        ...
+
+    async def read(self, session: str, limit: int) -> list[Json]:
+        """The oldest items of a session that this worker has claimed."""
+        ...
+
+    async def consume(self, session: str, count: int) -> bool:
+        """Take the oldest `count` items away; whether none are left."""
+        ...
+
+    async def unclaimed(self, limit: int) -> list[str]:
+        """Sessions for which something has arrived or waits and which no worker has; at most `limit` are
+        looked at, others at the next call."""
+        ...
+
+    async def holders(self, sessions: Sequence[str]) -> list[str]:
+        """The worker that has each session, "" where none has it."""
+        ...
+
+
+class Relay(Protocol):
+    """Messages between the processes of one store. They are not kept: who is not listening misses them."""
+
+    async def publish(self, channel: str, text: str) -> int:
+        """Send; how many processes were listening."""
+        ...
+
+    def listen(self, channels: Sequence[str]) -> AsyncIterator[str | None]:
+        """What is sent to these channels from now on; None each time when the line was made anew, so that
+        something may have been missed. Never ends by itself and raises nothing of the server's."""
+        ...
+
+    async def keep_alive(self, member: str, record: str, seconds: float) -> dict[str, str]:
+        """Say that a process is there for so many seconds; returns the records of all that are."""
+        ...
+
+    async def leave(self, member: str) -> None: ...

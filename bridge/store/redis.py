@@ -29,9 +29,11 @@ from bridge.store.base import (
     encode,
     stored_inbound,
 )
+from bridge.store.redis_fleet import RedisArrivals, RedisRelay
 from bridge.store.redis_line import Connect, RedisLine, connect, place
+from bridge.store.redis_meter import RedisMeter
 from bridge.store.redis_scripts import OPERATION_SECONDS, Command, Keys
-from bridge.store.redis_state import Desk, RedisChannelState, RedisHistory, RedisNotes
+from bridge.store.redis_state import Desk, RedisChannelState, RedisHistory, RedisNotes, pairs
 from channels.base import ChannelState, Inbound
 
 log = logging.getLogger("causeway.store")
@@ -44,6 +46,7 @@ _OPEN_SECONDS = 30 * 86_400
 _GOT_MICROSECONDS = 2 * 86_400 * 1_000_000
 _DAY = 86_400.0
 _REMEMBERED = 200_000
+_MOST_OWED = 1000
 _OLDEST = (6, 2)
 
 
@@ -72,6 +75,8 @@ class RedisStore(RedisNotes):
         self._clock = clock
         super().__init__(Desk(self._writer, self._reader, self._keys, clock, worker))
         self._history = RedisHistory(self._desk)
+        self.arrivals = RedisArrivals(self._desk)
+        self.meter = RedisMeter(self._desk)
         # Which session a message or reply belongs to, for what this process has in hand.
         self._session_of_message: OrderedDict[int, str] = OrderedDict()
         self._session_of_reply: OrderedDict[str, str] = OrderedDict()
@@ -120,6 +125,9 @@ class RedisStore(RedisNotes):
         finally:
             await self._reader.stop()
 
+    def fault(self) -> str:
+        return self._writer.fault or self._reader.fault
+
     # -- claims ----------------------------------------------------------------------------------------
 
     async def claim_session(self, session: str, seconds: float) -> int | None:
@@ -150,6 +158,15 @@ class RedisStore(RedisNotes):
         token = self._desk.tokens.pop(session, None)
         if token is not None:
             await self._writer.one(lua.RENEW(self._keys.of_session(session, "lease"), token, 0))
+
+    def token(self, session: str) -> int | None:
+        token = self._desk.tokens.get(session)
+        return int(token) if token is not None else None
+
+    async def claimed_with(self, session: str, token: int) -> bool:
+        """Whether a worker's claim with this token is (still) the newest."""
+        [lease] = self._keys.of_session(session, "lease")
+        return bool(await self._reader.one(("HGET", lease, "token")) == str(token))
 
     # -- inbox -----------------------------------------------------------------------------------------
 
@@ -258,7 +275,7 @@ class RedisStore(RedisNotes):
     async def waiting_sessions(self, channels: Sequence[str]) -> list[str]:
         """The index may hold sessions that have been served since: they are left out, and taken off it."""
         wanted, found = set(channels), []
-        listed = _pairs(await self._reader.one(("ZRANGE", self._keys.waiting, 0, -1, "WITHSCORES")))
+        listed = pairs(await self._reader.one(("ZRANGE", self._keys.waiting, 0, -1, "WITHSCORES")))
         for start in range(0, len(listed), 200):
             part = listed[start : start + 200]
             heads = await self._reader.run(
@@ -349,6 +366,7 @@ class RedisStore(RedisNotes):
         channel, version = await self._writer.one(step)
         self._session_of_reply.pop(id, None)
         self._emptied(session, numbers, version)
+        self._writer.post(("EXPIRE", self._keys.place_of(id), REPLY_SECONDS))
         if channel:
             self._unlist(channel, session, id)
 
@@ -358,9 +376,7 @@ class RedisStore(RedisNotes):
     async def pending_replies(self, channels: Sequence[str]) -> list[StoredReply]:
         found: list[tuple[int, StoredReply]] = []
         for channel in channels:
-            rows = _pairs(
-                await self._reader.one(("ZRANGE", self._keys.pending(channel), 0, -1, "WITHSCORES"))
-            )
+            rows = pairs(await self._reader.one(("ZRANGE", self._keys.pending(channel), 0, -1, "WITHSCORES")))
             for start in range(0, len(rows), 200):
                 part = rows[start : start + 200]
                 places = [member.split("\0", 1) for member, _ in part]
@@ -376,6 +392,22 @@ class RedisStore(RedisNotes):
                         self._unlist(channel, session, id)
         return [reply for _, reply in sorted(found, key=lambda kept: kept[0])]
 
+    async def owed(self, channels: Sequence[str], seconds: float) -> list[StoredReply]:
+        """Whole replies that need no run and wait for longer than so many seconds, at most `_MOST_OWED` of a
+        channel."""
+        before, found = self._clock() - seconds, []
+        for channel in channels:
+            step: Command = ("ZRANGEBYSCORE", self._keys.pending(channel), "-inf", before)
+            for member in await self._reader.one((*step, "LIMIT", 0, _MOST_OWED)):
+                session, id = member.split("\0", 1)
+                if id.startswith("c"):
+                    kept = await self.reply(id)
+                    if kept is not None and kept.state == "complete":
+                        found.append(kept)
+                    elif kept is not None:
+                        self._unlist(channel, session, id)
+        return found
+
     # -- sessions -------------------------------------------------------------------------------------
 
     async def sessions(self, limit: int = 1000, after: str = "") -> list[StoredSession]:
@@ -389,12 +421,21 @@ class RedisStore(RedisNotes):
             lengths = await self._reader.run(
                 *(("LLEN", *self._keys.of_session(key, "history")) for key in keys)
             )
-            found += [StoredSession(key, n) for key, n in zip(keys, lengths, strict=True) if n]
+            times = await self._reader.one(("ZMSCORE", self._keys.active, *keys))
+            found += [
+                StoredSession(key, n, float(at or 0.0))
+                for key, n, at in zip(keys, lengths, times, strict=True)
+                if n
+            ]
             after = keys[-1]
         return found[:limit]
 
     def channel_state(self, channel: str) -> ChannelState:
         return RedisChannelState(self._desk, channel)
+
+    @property
+    def relay(self) -> RedisRelay:
+        return RedisRelay(self.place, self._desk)
 
     # -- forgetting ------------------------------------------------------------------------------------
 
@@ -429,13 +470,6 @@ def _key(inbound: Inbound, id: str) -> str:
 
 def _milliseconds(seconds: float) -> int:
     return max(1, round(seconds * 1000))
-
-
-def _pairs(rows: Sequence[Any]) -> list[tuple[str, float]]:
-    """Members with their scores, as the client gives them: in pairs, or one after the other."""
-    if rows and not isinstance(rows[0], str):
-        return [(member, float(score)) for member, score in rows]
-    return [(rows[n], float(rows[n + 1])) for n in range(0, len(rows), 2)]
 
 
 def _remember(kept: OrderedDict[Any, str], key: int | str, session: str) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from bridge import texts
 from bridge.store.base import StoreError
 from bridge.store.redis_line import connect, place, store_error
+from bridge.store.redis_scripts import Keys
 from channels.base import Finding
 
 _DEADLINE = 10.0
@@ -67,6 +70,26 @@ TEXTS: dict[str, tuple[str, str]] = {
         "Redis 已使用 maxmemory 的 {percent}%;写满后将无法接收消息",
     ),
     "doctor.redis.full.cure": ("Give it more memory.", "请增加内存。"),
+    "doctor.redis.members": (
+        "Gateways running on this store: {gateways}; workers: {workers}",
+        "此存储上正在运行:{gateways} 个网关,{workers} 个 worker",
+    ),
+    "doctor.redis.no_worker": (
+        "A gateway is running but no worker: messages are kept and wait",
+        "有网关在运行,但没有 worker:消息已保存,正在等待",
+    ),
+    "doctor.redis.no_worker.cure": (
+        "Start one: causeway run --role worker",
+        "请启动一个:causeway run --role worker",
+    ),
+    "doctor.redis.no_gateway": (
+        "A worker is running but no gateway: no channel receives or shows anything",
+        "有 worker 在运行,但没有网关:没有渠道能收发消息",
+    ),
+    "doctor.redis.no_gateway.cure": (
+        "Start one: causeway run --role gateway",
+        "请启动一个:causeway run --role gateway",
+    ),
     "doctor.redis.replicas": (
         "{have} replicas are connected, store: url asks for {wanted}: no write will count",
         "已连接 {have} 个副本,而 store: url 要求 {wanted} 个:所有写入都不会被确认",
@@ -142,13 +165,34 @@ async def look(url: str, *, language: str = "") -> Sequence[Finding]:
             async with asyncio.timeout(_DEADLINE):
                 info = await client.info("all")
                 config = await _settings(client)
+                roles = await _roles(client, Keys(at.prefix))
         finally:
             await client.aclose()
     except StoreError as error:
         return [Finding("error", str(error))]
     except Exception as error:  # noqa: BLE001 - whatever the client raises is what the admin has to see
         return [Finding("error", str(store_error(error, where)))]
-    return judge(info, config, where=where, replicas=at.replicas, language=language)
+    found = judge(info, config, where=where, replicas=at.replicas, language=language)
+    return [*found, *judge_roles(roles, language=language)]
+
+
+def judge_roles(roles: Mapping[str, int], *, language: str = "") -> list[Finding]:
+    """What is wrong with the processes that work together; nothing where a bridge is one process. Pure."""
+    gateways, workers = roles.get("gateway", 0), roles.get("worker", 0)
+    if gateways and workers:
+        said = texts.text("doctor.redis.members", language, gateways=gateways, workers=workers)
+        return [Finding("ok", said)]
+    missing = "worker" if gateways else "gateway" if workers else ""
+    if not missing:
+        return []
+    key = f"doctor.redis.no_{missing}"
+    return [Finding("warning", texts.text(key, language), texts.text(f"{key}.cure", language))]
+
+
+async def _roles(client: Any, keys: Keys) -> Counter[str]:
+    names = await client.smembers(keys.members)
+    records = [await client.get(keys.member(name)) for name in sorted(names)]
+    return Counter(json.loads(record)["role"] for record in records if record)
 
 
 async def _settings(client: Any) -> dict[str, str]:

@@ -126,7 +126,7 @@ _CURES = {
     "NOREPLICAS": "Too few of its replicas are connected (min-replicas-to-write). Bring them up.",
     "UNCONFIRMED": "Too few of its replicas have confirmed the write (see ?replicas= in store.url).",
     "NOPERM": "The user in store.url may not run a command that the store needs. Allow it: "
-    "ACL SETUSER name ~prefix:* +@all -@dangerous +info +config|get",
+    "ACL SETUSER name ~prefix:* &prefix:* +@all -@dangerous +info +config|get",
     "NOAUTH": "It asks for a password. Write it into store.url: redis://user:password@host:6379/0",
     "WRONGPASS": "User name or password are wrong. Correct them in store.url.",
     "MOVED": "It is one node of a Redis Cluster, which this version does not follow. Name a server (or a "
@@ -177,9 +177,14 @@ def store_error(error: BaseException, shown: str) -> StoreError:
     if word == "LOST":
         return SessionLost("lost the session: another worker has it, or the claim has run out")
     if word == "AWAY":
-        return StoreError(f"Redis at {shown} cannot be reached ({_brief(error)}). {_AWAY}")
-    cure = _CURES.get(word, "This is a fault of the bridge or of the server; see both logs.")
-    return StoreError(f"Redis at {shown} cannot be used ({word}: {_brief(error)}). {cure}")
+        return StoreError(f"Redis at {shown} cannot be reached ({_brief(error)}). {_cure(word)}")
+    return StoreError(f"Redis at {shown} cannot be used ({word}: {_brief(error)}). {_cure(word)}")
+
+
+def _cure(word: str) -> str:
+    if word == "AWAY":
+        return _AWAY
+    return _CURES.get(word, "This is a fault of the bridge or of the server; see both logs.")
 
 
 def _brief(error: BaseException) -> str:
@@ -204,6 +209,8 @@ class RedisLine:
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
         confirm: bool = False,
     ) -> None:
+        #: Why the last work failed, if that was the server's own fault; empty once work goes through.
+        self.fault = ""
         self._place = place
         self._connect = connect
         self._patience = patience
@@ -321,6 +328,8 @@ class RedisLine:
             mine = answers[at : at + len(work)]
             at += len(work)
             fault = next((answer for answer in mine if isinstance(answer, Exception)), None)
+            if future is not None and not isinstance(fault, StoreError):
+                self._note(fault)
             if future is None:
                 if fault is not None:
                     log.debug("tidying up was not done: %s", store_error(fault, self._place.shown))
@@ -333,6 +342,12 @@ class RedisLine:
             else:
                 known = isinstance(fault, StoreError)
                 future.set_exception(fault if known else store_error(fault, self._place.shown))
+
+    def _note(self, fault: Exception | None) -> None:
+        """Note how the server is for whoever asks; what only one caller did wrong says nothing of it."""
+        word = word_of(fault) if fault is not None else ""
+        if fault is None or word in _CURES or word == "AWAY":
+            self.fault = f"Redis: {word}. {_cure(word)}" if word else ""
 
     async def _patiently(self, commands: Sequence[Command]) -> list[Any]:
         # At once the first time: a connection that lay idle may have been closed by whatever is between.
@@ -350,10 +365,12 @@ class RedisLine:
             waited = time.monotonic() - began
             if not _later(later) or waited >= self._patience:
                 if fault is not None:
+                    self._note(fault)
                     raise store_error(fault, self._place.shown) from None
                 return answers
             if waited >= _WARN_SECONDS and not warned:
                 warned = True
+                self._note(later)
                 log.warning("%s Trying again.", store_error(later, self._place.shown))
             await self._sleep(pause)
             pause = min(max(pause * 2, 0.05), 1.0)

@@ -54,7 +54,9 @@ class Keys:
         self.waiting = f"{prefix}:{{index}}:waiting"  # session -> version of its inbox
         self.sessions = f"{prefix}:{{index}}:sessions"
         self.active = f"{prefix}:{{index}}:active"  # session -> Unix time
+        self.calling = f"{prefix}:{{index}}:calling"  # session -> number of its last call
         self.days = f"{prefix}:usage:days"
+        self.members = f"{prefix}:members"  # the names of the processes that are there
 
     def of_session(self, session: str, *parts: str) -> tuple[str, ...]:
         return tuple(f"{self._prefix}:{{{session}}}:{part}" for part in parts)
@@ -70,6 +72,9 @@ class Keys:
     def of_day(self, day: str, *parts: str) -> tuple[str, ...]:
         return tuple(f"{self._prefix}:{{usage:{day}}}:{part}" for part in parts)
 
+    def of_limits(self, *parts: str) -> tuple[str, ...]:
+        return tuple(f"{self._prefix}:{{limits}}:{_part(part)}" for part in parts)
+
     def reply(self, session: str, id: str) -> str:
         return f"{self._prefix}:{{{session}}}:reply:{id}"
 
@@ -84,6 +89,9 @@ class Keys:
 
     def notes(self, channel: str) -> str:
         return f"{self._prefix}:note:{channel}"
+
+    def member(self, name: str) -> str:
+        return f"{self._prefix}:member:{name}"
 
     def lease(self, channel: str, key: str) -> str:
         return f"{self._prefix}:lease:{_part(channel)}:{key}"
@@ -283,22 +291,87 @@ redis.call('ZREM', KEYS[2], ARGV[1])
 return 1
 """)
 
+# A claim that has lapsed stays the worker's until another one takes it: whoever was only cut off goes on. So
+# the time of its end is a field, and the key itself lasts for a day more.
+_LAPSED = """
+local time = redis.call('TIME')
+local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+local function extend(milliseconds)
+    redis.call('HSET', KEYS[1], 'until', string.format('%.0f', now + milliseconds))
+    redis.call('PEXPIRE', KEYS[1], milliseconds + 86400000)
+end
+"""
+
 #: KEYS lease; ARGV worker, a fresh token, milliseconds. Returns the token of the claim; nothing when another
 #: worker has it.
-CLAIM = Script("""
-local worker = redis.call('HGET', KEYS[1], 'worker')
-if worker and worker ~= ARGV[1] then return false end
-if not worker then redis.call('HSET', KEYS[1], 'worker', ARGV[1], 'token', ARGV[2]) end
-redis.call('PEXPIRE', KEYS[1], ARGV[3])
+CLAIM = Script(
+    _LAPSED
+    + """
+local had = redis.call('HMGET', KEYS[1], 'worker', 'until')
+if had[1] ~= ARGV[1] then
+    if had[1] and tonumber(had[2] or 0) > now then return false end
+    redis.call('HSET', KEYS[1], 'worker', ARGV[1], 'token', ARGV[2])
+end
+extend(tonumber(ARGV[3]))
 return redis.call('HGET', KEYS[1], 'token')
-""")
+"""
+)
 
 #: KEYS lease; ARGV token, milliseconds (0: give the claim back).
-RENEW = Script("""
+RENEW = Script(
+    _LAPSED
+    + """
 if redis.call('HGET', KEYS[1], 'token') ~= ARGV[1] then return 0 end
-if ARGV[2] == '0' then redis.call('DEL', KEYS[1]) else redis.call('PEXPIRE', KEYS[1], ARGV[2]) end
+if ARGV[2] == '0' then redis.call('DEL', KEYS[1]) else extend(tonumber(ARGV[2])) end
 return 1
-""")
+"""
+)
+
+#: KEYS lease. Returns the worker whose claim holds now; nothing when none does.
+HOLDER = Script(
+    _LAPSED
+    + """
+local had = redis.call('HMGET', KEYS[1], 'worker', 'until')
+if had[1] and tonumber(had[2] or 0) > now then return had[1] end
+return false
+"""
+)
+
+#: KEYS lease, arrivals, called, operation; ARGV operation seconds, cap, version, item.
+#: Puts something at the end of what has arrived for a session. Returns {the number of this call (at least
+#: `version`), the worker that has the session ("" none)}; nothing when `cap` items wait already.
+ARRIVE = Script(
+    _LAPSED
+    + """
+local called = tonumber(redis.call('GET', KEYS[3]) or 0)
+if redis.call('EXISTS', KEYS[4]) == 0 then
+    if redis.call('LLEN', KEYS[2]) >= tonumber(ARGV[2]) then return false end
+    called = math.max(called + 1, tonumber(ARGV[3]))
+    redis.call('RPUSH', KEYS[2], ARGV[4])
+    redis.call('SET', KEYS[3], string.format('%.0f', called), 'EX', 172800)
+    redis.call('SET', KEYS[4], 1, 'EX', ARGV[1])
+end
+local had = redis.call('HMGET', KEYS[1], 'worker', 'until')
+local worker = had[1] and tonumber(had[2] or 0) > now and had[1] or ''
+return {string.format('%.0f', called), worker}
+"""
+)
+
+#: KEYS lease, arrivals; ARGV token, limit. Returns the oldest items.
+ARRIVED = Script(_FENCE + "return redis.call('LRANGE', KEYS[2], 0, tonumber(ARGV[2]) - 1)")
+
+#: KEYS lease, arrivals, called, operation; ARGV token, operation seconds, how many.
+#: Takes the oldest items away. Returns the number of the last call when none are left, else "".
+CONSUME = Script(
+    _FENCE
+    + """
+if redis.call('SET', KEYS[4], 1, 'NX', 'EX', ARGV[2]) then
+    redis.call('LTRIM', KEYS[2], tonumber(ARGV[3]), -1)
+end
+if redis.call('EXISTS', KEYS[2]) == 1 then return '' end
+return redis.call('GET', KEYS[3]) or '0'
+"""
+)
 
 #: KEYS lease; ARGV holder, milliseconds.
 LEASE = Script("""
@@ -365,6 +438,36 @@ if not redis.call('SET', KEYS[2], 1, 'NX', 'EX', ARGV[1]) then return 0 end
 for i = 3, #ARGV, 2 do redis.call('HINCRBY', KEYS[1], ARGV[i], ARGV[i + 1]) end
 redis.call('EXPIRE', KEYS[1], ARGV[2])
 return 1
+""")
+
+#: KEYS tokens of the day, then a counter of messages for each bound; ARGV message, now, seconds, then of each
+#: bound counter, messages, tokens (0: no limit). Counts the message, or returns {the number of the bound that
+#: is reached, of what, the time of the oldest message}.
+ADMIT = Script("""
+local now, span = tonumber(ARGV[2]), tonumber(ARGV[3])
+for i = 2, #KEYS do
+    if redis.call('ZSCORE', KEYS[i], ARGV[1]) then return false end
+end
+for i = 2, #KEYS do
+    local at = 3 * i - 2
+    local messages, tokens = tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2])
+    if tokens > 0 and tonumber(redis.call('HGET', KEYS[1], ARGV[at]) or 0) >= tokens then
+        return {i - 1, 'tokens'}
+    end
+    if messages > 0 then
+        redis.call('ZREMRANGEBYSCORE', KEYS[i], '-inf', string.format('%.6f', now - span))
+        if redis.call('ZCARD', KEYS[i]) >= messages then
+            return {i - 1, 'messages', redis.call('ZRANGE', KEYS[i], 0, 0, 'WITHSCORES')[2]}
+        end
+    end
+end
+for i = 2, #KEYS do
+    if tonumber(ARGV[3 * i - 1]) > 0 then
+        redis.call('ZADD', KEYS[i], ARGV[2], ARGV[1])
+        redis.call('EXPIRE', KEYS[i], ARGV[3])
+    end
+end
+return false
 """)
 
 ALL: tuple[Script, ...] = tuple(value for value in globals().values() if isinstance(value, Script))

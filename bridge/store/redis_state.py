@@ -6,13 +6,22 @@ import asyncio
 import itertools
 import json
 import secrets
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from agent.history import Entry, entry_from_json, entry_to_json
+from agent.history import Entry, Tail, entry_from_json, entry_to_json, same_run
 from bridge.store import redis_scripts as lua
-from bridge.store.base import LOG_MOST, USAGE_SECONDS, SessionLost, StoreError, UsageRow, encode
+from bridge.store.base import (
+    LOG_MOST,
+    USAGE_FIELDS,
+    USAGE_SECONDS,
+    SessionLost,
+    StoreError,
+    UsageField,
+    UsageRow,
+    encode,
+)
 from bridge.store.redis_line import RedisLine
 from bridge.store.redis_scripts import OPERATION_SECONDS, Command, Keys
 from channels.base import Json, LogEntry
@@ -58,12 +67,15 @@ class Desk:
     def touch(self, session: str) -> tuple[Command, ...]:
         """What lists a session as one that was active just now; nothing when that was written lately."""
         now = self.clock()
-        if now - self._touched.get(session, 0.0) < _TOUCH_SECONDS:
+        if 0 <= now - self._touched.get(session, 0.0) < _TOUCH_SECONDS:
             return ()
         self._touched[session] = now
         self._touched.move_to_end(session)
-        if len(self._touched) > _REMEMBERED:
-            self._touched.popitem(last=False)
+        while len(self._touched) > 1:  # what is idle is not remembered
+            oldest = next(iter(self._touched))
+            if now - self._touched[oldest] < _TOUCH_SECONDS and len(self._touched) <= _REMEMBERED:
+                break
+            del self._touched[oldest]
         return (("ZADD", self.keys.active, now, session), ("ZADD", self.keys.sessions, 0, session))
 
     def untouch(self, session: str) -> None:
@@ -80,7 +92,28 @@ class RedisHistory:
         return self._desk.keys.of_session(session, "history")[0]
 
     async def load(self, session: str) -> list[Entry]:
-        rows: list[str] = await self._desk.reader.one(("LRANGE", self._key(session), 0, -1))
+        return await self._read(session, await self._desk.reader.one(("LRANGE", self._key(session), 0, -1)))
+
+    async def tail(self, session: str, least: int) -> Tail:
+        key = self._key(session)
+        length, rows = await self._desk.reader.run(("LLEN", key), ("LRANGE", key, -least, -1))
+        entries, before = await self._read(session, rows), max(0, length - len(rows))
+        while before > 0 and entries:
+            step: Command = ("LRANGE", key, max(0, before - least), before - 1)
+            older = await self._read(session, await self._desk.reader.one(step))
+            cut, oldest = len(older), entries[0]
+            while cut > 0 and same_run(older[cut - 1], oldest):
+                cut -= 1
+                oldest = older[cut]
+            entries, before = older[cut:] + entries, before - (len(older) - cut)
+            if cut or not older:
+                break
+        return Tail(before if entries else 0, entries)
+
+    async def count(self, session: str) -> int:
+        return int(await self._desk.reader.one(("LLEN", self._key(session))))
+
+    async def _read(self, session: str, rows: Sequence[str]) -> list[Entry]:
         try:
             if sum(map(len, rows)) > _LONG:
                 return await asyncio.to_thread(_entries, rows)
@@ -151,20 +184,37 @@ class RedisNotes:
             await self._desk.writer.run(*listed, lua.ADD(keys, OPERATION_SECONDS, USAGE_SECONDS, *fields))
             self._days = {*self._days, day} if len(self._days) < 100 else {day}
 
-    async def usage(self, since: str) -> list[UsageRow]:
+    async def usage(
+        self, since: str, per: Sequence[UsageField] = USAGE_FIELDS, of: tuple[str, str] | None = None
+    ) -> list[UsageRow]:
         days = sorted(
             day for day in await self._desk.reader.one(("SMEMBERS", self._desk.keys.days)) if day >= since
         )
-        rows: list[UsageRow] = []
+        sums: dict[tuple[str, ...], Counter[str]] = {}
         for day in days:
-            sums: dict[str, dict[str, Any]] = {}
-            for field, number in (
-                await self._desk.reader.one(("HGETALL", *self._desk.keys.of_day(day, "sums")))
-            ).items():
-                what, name = field.split(":", 1)
-                sums.setdefault(name, {})[what] = int(number)
-            rows += [UsageRow(day, *json.loads(name), **numbers) for name, numbers in sums.items()]
-        return rows
+            kept = await self._desk.reader.one(("HGETALL", *self._desk.keys.of_day(day, "sums")))
+            await asyncio.to_thread(_add_up, sums, day, kept, per, of)
+        return [UsageRow(*names, **numbers) for names, numbers in sums.items()]  # type: ignore[arg-type]
+
+
+def _add_up(
+    sums: dict[tuple[str, ...], Counter[str]],
+    day: str,
+    kept: Mapping[str, str],
+    per: Sequence[UsageField],
+    of: tuple[str, str] | None,
+) -> None:
+    """Add a day's sums to those of the days before it."""
+    known: dict[str, Counter[str]] = {}
+    for field, number in kept.items():
+        what, name = field.split(":", 1)
+        if (found := known.get(name)) is None:
+            names = dict(zip((*USAGE_FIELDS, "kind", "name"), (day, *json.loads(name)), strict=True))
+            if of is not None and (names["channel"], names["person"]) != of:
+                continue
+            key = tuple(value if one in (*per, "kind", "name") else "" for one, value in names.items())
+            found = known[name] = sums.setdefault(key, Counter())
+        found[what] += int(number)
 
 
 class RedisChannelState:
@@ -217,3 +267,10 @@ class RedisChannelState:
 def decoded(value: str | None) -> Json:
     kept: Json = None if value is None else json.loads(value)
     return kept
+
+
+def pairs(rows: Sequence[Any]) -> list[tuple[str, float]]:
+    """Members with their scores, as the client gives them: in pairs, or one after the other."""
+    if rows and not isinstance(rows[0], str):
+        return [(member, float(score)) for member, score in rows]
+    return [(rows[n], float(rows[n + 1])) for n in range(0, len(rows), 2)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import os
@@ -10,11 +11,12 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import astuple, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from agent.history import HistoryStore
 from bridge.store.base import (
     LOG_MOST,
+    USAGE_FIELDS,
     USAGE_SECONDS,
     ChunkState,
     ReplyState,
@@ -22,23 +24,29 @@ from bridge.store.base import (
     StoredReply,
     StoredSession,
     StoreError,
+    UsageField,
     UsageRow,
     Waiting,
     encode,
     stored_inbound,
 )
-from bridge.store.sqlite_schema import Synchronous, connect, migrate
-from bridge.store.sqlite_state import TOUCH, SqliteChannelState, SqliteHistory, get_json
+from bridge.store.meter import MemoryMeter
+from bridge.store.pace import unhurried
+from bridge.store.sqlite_schema import SPAN, Synchronous, connect, migrate
+from bridge.store.sqlite_state import TOUCH, SqliteChannelState, SqliteHistory, cut_oldest, get_json
 from bridge.store.sqlite_thread import SqliteThread, SqliteWriter
 from bridge.store.sqlite_upkeep import damage, give_back, set_aside
 from channels.base import ChannelState, Inbound, Json
 
 log = logging.getLogger("causeway.store")
 
+T = TypeVar("T")
+
 _BUSY_SECONDS = 1.0  # one try; the threads try again
 _CHECK_SECONDS = 2.0  # for looking through the file at start
-_MOST_STEPS = 64  # of giving room back, in one go
+_MOST_STEPS = 16_384  # of giving room back, in one go: 4 GiB
 _MOST_ROWS = 5000  # deleted in one transaction
+_AHEAD = 86_400.0  # seconds that a date may lie ahead of the clock
 
 
 class SqliteStore:
@@ -67,7 +75,11 @@ class SqliteStore:
         self._synchronous = synchronous
         self._writer = SqliteWriter("store-writer", path, self._open_writer, busy_limit=busy_limit)
         self._reader = SqliteThread("store-reader", path, self._open_reader, busy_limit=busy_limit)
+        # For what looks through much of the file: no message waits behind it. Begun when it is first needed.
+        self._searcher = SqliteThread("store-searcher", path, self._open_reader, busy_limit=busy_limit)
+        self._searching = asyncio.Lock()
         self._history = SqliteHistory(self._writer, self._reader, clock)
+        self.meter = MemoryMeter()
 
     @property
     def history(self) -> HistoryStore:
@@ -84,9 +96,18 @@ class SqliteStore:
     async def close(self) -> None:
         # The writer last: it is then the only connection, and folds the write-ahead log into the file.
         try:
-            await self._reader.stop()
+            await self._searcher.stop()
         finally:
-            await self._writer.stop()
+            try:
+                await self._reader.stop()
+            finally:
+                await self._writer.stop()
+
+    async def _search(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        async with self._searching:
+            if not self._searcher.started:
+                await self._searcher.start()
+        return await self._searcher.run(work)
 
     def _open_writer(self) -> sqlite3.Connection:
         try:
@@ -125,6 +146,9 @@ class SqliteStore:
 
     def notice(self) -> str:
         return self._notice
+
+    def fault(self) -> str:
+        return self._writer.fault or self._reader.fault
 
     def _open_reader(self) -> sqlite3.Connection:
         connection = connect(self.path, self._synchronous, _BUSY_SECONDS)
@@ -272,28 +296,38 @@ class SqliteStore:
             rows = db.execute("SELECT key, value FROM setting WHERE scope = ?", (scope,))
             return {key: json.loads(value) for key, value in rows}
 
-        return await self._reader.run(work)
+        return await self._search(work)
 
     async def add_usage(self, rows: Sequence[UsageRow]) -> None:
         await self._write_many(_ADD_USAGE, [astuple(row) for row in rows])
 
-    async def usage(self, since: str) -> list[UsageRow]:
-        statement = "SELECT * FROM usage WHERE day >= ? ORDER BY day"
-        return await self._reader.run(lambda db: [UsageRow(*row) for row in db.execute(statement, (since,))])
+    async def usage(
+        self, since: str, per: Sequence[UsageField] = USAGE_FIELDS, of: tuple[str, str] | None = None
+    ) -> list[UsageRow]:
+        chosen = [name if name in per else "''" for name in USAGE_FIELDS]
+        group = ", ".join((*(name for name in USAGE_FIELDS if name in per), "kind", "name"))
+        whose = "AND channel = ? AND person = ?" if of else ""
+        statement = f"{_USAGE.format(', '.join(chosen))} WHERE day >= ? {whose} GROUP BY {group} ORDER BY 1"
+        marks = (since, *(of or ()))
+        return await self._search(lambda db: [UsageRow(*row) for row in db.execute(statement, marks)])
 
     async def sessions(self, limit: int = 1000, after: str = "") -> list[StoredSession]:
         def work(db: sqlite3.Connection) -> list[StoredSession]:
             return [StoredSession(*row) for row in db.execute(_SESSIONS, (after, limit))]
 
-        return await self._reader.run(work)
+        return await self._search(work)
 
     def channel_state(self, channel: str) -> ChannelState:
         return SqliteChannelState(self._writer, self._reader, channel, self._clock)
 
     async def forget_before(self, seen: float, replies: float, limit: int = 5000) -> int:
         def work(db: sqlite3.Connection) -> int:
+            now = self._clock()
+            # What is dated ahead of a clock that was set back would stay as long, and in the way of the rest.
+            db.execute(_REDATE_SEEN, (now, limit, now + _AHEAD))
+            db.execute(_REDATE_ENDED, (now, now + _AHEAD, limit))
             marks = db.execute(_FORGET_SEEN, (limit, seen)).rowcount
-            db.execute(_FORGET_LEASES, (self._clock(),))
+            db.execute(_FORGET_LEASES, (now,))
             ended = [
                 row
                 for (row,) in db.execute(
@@ -310,28 +344,33 @@ class SqliteStore:
         def work(db: sqlite3.Connection) -> list[str]:
             return [session for (session,) in db.execute(_LONG_PAST, (before, limit))]
 
-        def forget(db: sqlite3.Connection) -> bool:
-            if not db.execute(_FORGET_SESSION, (session, before)).rowcount:
+        def forget(db: sqlite3.Connection) -> bool | None:
+            if not db.execute(_STILL_PAST, (session, before)).fetchone():
                 return False  # something has happened in it since
-            db.execute("DELETE FROM history WHERE session = ?", (session,))
+            if cut_oldest(db, session):
+                return None
+            db.execute("DELETE FROM session WHERE id = ?", (session,))
             return True
 
         gone = []
-        for session in await self._reader.run(work):  # one by one: other writes go in between
-            if await self._writer.run(forget):
+        for session in await self._search(work):
+            # In small parts: other writes go in between.
+            while (done := await unhurried(self._writer.run(forget))) is None:
+                pass
+            if done:
                 gone.append(session)
         return gone
 
     async def tidy(self) -> None:
         day = time.strftime("%Y-%m-%d", time.gmtime(self._clock() - USAGE_SECONDS))
         await self._writer.run(lambda db: db.execute("DELETE FROM usage WHERE day < ?", (day,)) and None)
-        for channel, name, count in await self._reader.run(
+        for channel, name, count in await self._search(
             lambda db: db.execute(_LONG_LOGS, (LOG_MOST,)).fetchall()
         ):
             row = (channel, name, channel, name, min(count - LOG_MOST, _MOST_ROWS))
             await self._writer.run(lambda db, row=row: db.execute(_CUT_LOG, row) and None)  # type: ignore[misc]
         for _ in range(_MOST_STEPS):
-            if not await self._writer.run(give_back):
+            if not await unhurried(self._writer.run(give_back)):
                 break
 
     async def _write_many(self, statement: str, rows: list[tuple[Any, ...]]) -> None:
@@ -346,7 +385,7 @@ _ACCEPT = """INSERT INTO inbox (session, channel, inbound) SELECT ?, ?, ?
     WHERE (SELECT count(*) FROM (SELECT 1 FROM inbox WHERE session = ? LIMIT ?)) < ?"""
 _LONG_PAST = """SELECT id FROM session WHERE active < ?
     AND NOT EXISTS (SELECT 1 FROM inbox WHERE inbox.session = id) ORDER BY active LIMIT ?"""
-_FORGET_SESSION = """DELETE FROM session WHERE id = ? AND active < ?
+_STILL_PAST = """SELECT 1 FROM session WHERE id = ? AND active < ?
     AND NOT EXISTS (SELECT 1 FROM inbox WHERE inbox.session = id)"""
 _LONG_LOGS = "SELECT channel, log, count(*) FROM channel_log GROUP BY channel, log HAVING count(*) > ?"
 _CUT_LOG = """DELETE FROM channel_log WHERE channel = ? AND log = ? AND seq IN (
@@ -366,13 +405,20 @@ _SETTING = "REPLACE INTO setting (scope, key, value) VALUES (?, ?, ?)"
 _ADD_USAGE = """INSERT INTO usage VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
     ON CONFLICT (day, session, chat, person, kind, name) DO UPDATE SET calls = calls + excluded.calls,
     input = input + excluded.input, output = output + excluded.output, cached = cached + excluded.cached"""
-_SESSIONS = """SELECT session, count(*) FROM history WHERE session > ?
-    GROUP BY session ORDER BY session LIMIT ?"""
+_USAGE = "SELECT {}, kind, name, sum(calls), sum(input), sum(output), sum(cached) FROM usage"
+_ROWS = f"FROM entry WHERE row BETWEEN number * {SPAN} + 1 AND number * {SPAN} + {SPAN - 1}"
+# Numbers have no gaps, so the first and the last tell how many there are.
+_SESSIONS = f"""SELECT id, (SELECT max(row) {_ROWS}) - (SELECT min(row) {_ROWS}) + 1, active FROM session
+    WHERE id > ? AND EXISTS (SELECT 1 {_ROWS}) ORDER BY id LIMIT ?"""  # noqa: S608 - all constants
 _REPLIES = """SELECT o.id, o.session, o.ref, o.body, o.state, c.n, c.state, c.message
     FROM outbox o LEFT JOIN chunk c ON c.reply = o.seq """
 _REPLY = _REPLIES + "WHERE o.id = ? ORDER BY c.n"
 _PENDING = f"""{_REPLIES} WHERE o.state = 'complete'
     AND o.channel IN (SELECT value FROM json_each(?)) ORDER BY o.seq, c.n"""  # noqa: S608 - all constants
+_REDATE_SEEN = """UPDATE seen SET at = ?
+    WHERE row IN (SELECT row FROM seen ORDER BY row LIMIT ?) AND at > ?"""
+_REDATE_ENDED = """UPDATE outbox SET ended = ?
+    WHERE seq IN (SELECT seq FROM outbox WHERE ended > ? LIMIT ?)"""
 _FORGET_SEEN = """DELETE FROM seen
     WHERE row IN (SELECT row FROM seen ORDER BY row LIMIT ?) AND at < ?"""
 

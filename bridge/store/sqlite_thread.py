@@ -35,6 +35,7 @@ STOP_BUSY_SECONDS = 10.0
 _WARN_BUSY_SECONDS = 5.0
 _BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL}
 
+_LOCKED = "Another program keeps it locked. Close that program (a database browser, a backup)."
 _CURES = {
     sqlite3.SQLITE_FULL: "The disk (or quota) is full. Free some space; the bridge goes on by itself.",
     sqlite3.SQLITE_READONLY: "It may only be read. Give the bridge's user the right to write to it.",
@@ -60,12 +61,14 @@ def is_busy(error: sqlite3.Error) -> bool:
 
 def store_error(error: sqlite3.Error, path: Path) -> StoreError:
     """Say what failed, why, and what an admin can do."""
-    if is_busy(error):
-        cure = "Another program keeps it locked. Close that program (a database browser, a backup)."
-    else:
-        cure = _CURES.get(primary_code(error), "This is a fault of the bridge or of the file; see the log.")
     name = getattr(error, "sqlite_errorname", type(error).__name__)
-    return StoreError(f"The database {path} cannot be used ({name}: {error}). {cure}")
+    return StoreError(f"The database {path} cannot be used ({name}: {error}). {_cure(error)}")
+
+
+def _cure(error: sqlite3.Error) -> str:
+    if is_busy(error):
+        return _LOCKED
+    return _CURES.get(primary_code(error), "This is a fault of the bridge or of the file; see the log.")
 
 
 class SqliteThread:
@@ -84,6 +87,8 @@ class SqliteThread:
         busy_limit: float = 120.0,
         max_queued: int = MAX_QUEUED,
     ) -> None:
+        #: Why the last work failed, if that was the database's own fault; empty once work goes through.
+        self.fault = ""
         self._name = name
         self._path = path
         self._connect = connect
@@ -97,8 +102,14 @@ class SqliteThread:
         self._ended: asyncio.Future[None] | None = None
         self._stopping = False
 
+    @property
+    def started(self) -> bool:
+        return self._thread is not None
+
     async def start(self) -> None:
         """Open the connection in the thread. Raises StoreError; nothing is left running then."""
+        if self._stopping:
+            raise self._closed()
         loop = self._loop = asyncio.get_running_loop()
         started: asyncio.Future[None] = loop.create_future()
         self._ended = loop.create_future()
@@ -118,9 +129,7 @@ class SqliteThread:
             await self._wait_for_room()
         loop = self._loop
         if self._stopping or loop is None:
-            raise StoreError(
-                f"The database {self._path} is closed: the bridge is stopping or never opened it."
-            )
+            raise self._closed()
         future: asyncio.Future[Any] = loop.create_future()
         self._queued += 1
         self._queue.put((work, future))
@@ -129,6 +138,7 @@ class SqliteThread:
     async def stop(self, timeout: float = 30.0) -> None:
         """Finish what is queued, then close the connection. Raises StoreError when that takes too long."""
         if self._ended is None or self._thread is None:
+            self._stopping = True
             return
         if not self._stopping:
             self._stopping = True
@@ -143,6 +153,9 @@ class SqliteThread:
                 "Check the disk; writes that had not returned may be missing."
             ) from None
         self._thread.join(timeout=1.0)  # it has nothing left to do but return
+
+    def _closed(self) -> StoreError:
+        return StoreError(f"The database {self._path} is closed: the bridge is stopping or never opened it.")
 
     async def _wait_for_room(self) -> None:
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -231,11 +244,19 @@ class SqliteThread:
     def _one(self, connection: sqlite3.Connection, item: _Item) -> _Outcome:
         work, future = item
         try:
-            return future, self._patiently(connection, lambda: work(connection)), None
+            value = self._patiently(connection, lambda: work(connection))
         except sqlite3.Error as error:
+            self._failed(error)
             return future, None, store_error(error, self._path)
         except Exception as error:  # noqa: BLE001 - the caller's fault, never the thread's end
             return future, None, error
+        self.fault = ""
+        return future, value, None
+
+    def _failed(self, error: sqlite3.Error) -> None:
+        """Note the fault for whoever asks how the store is."""
+        if is_busy(error) or primary_code(error) in _CURES:
+            self.fault = f"{getattr(error, 'sqlite_errorname', 'SQLite')}: {error}. {_cure(error)}"
 
     def _patiently(self, connection: sqlite3.Connection | None, attempt: Callable[[], T]) -> T:
         """Try again while another process holds a lock; each try waits for the connection's timeout."""
@@ -253,6 +274,7 @@ class SqliteThread:
                     raise
                 if waited >= _WARN_BUSY_SECONDS and not warned:
                     warned = True
+                    self._failed(error)
                     log.warning(
                         "The database %s has been locked by another program for %.0f s; the bridge waits.",
                         self._path,
@@ -272,11 +294,15 @@ class SqliteWriter(SqliteThread):
             return outcomes
 
         try:
-            return self._patiently(connection, together)
+            outcomes = self._patiently(connection, together)
         except Exception as error:  # noqa: BLE001 - each runs alone below, where it is reported
             _roll_back(connection)
             if isinstance(error, sqlite3.Error) and is_busy(error):  # all have waited their time already
+                self._failed(error)
                 return [(future, None, store_error(error, self._path)) for _, future in batch]
+        else:
+            self.fault = ""
+            return outcomes
         return [self._one(connection, item) for item in batch]
 
     def _one(self, connection: sqlite3.Connection, item: _Item) -> _Outcome:

@@ -18,7 +18,7 @@ _DAMAGED = ".damaged-"
 _BUSY_SECONDS = 30.0
 #: Free pages that are left in the file for what comes next, and how many go back to the disk in one step.
 KEPT_PAGES = 1000
-STEP_PAGES = 256
+STEP_PAGES = 64
 
 
 def damage(path: Path, seconds: float) -> str:

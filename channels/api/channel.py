@@ -54,6 +54,8 @@ _ANSWERS_IN_MEMORY = 500
 _ANSWER_SLOTS = 4096
 _KEYED = "chatcmpl-key"
 _MAX_KEY = 255
+#: Seconds between two looks for answers that another gateway was given.
+_LOOK = 1.0
 
 
 class ApiConfig(ChannelConfig):
@@ -81,6 +83,7 @@ class ApiChannel(Channel):
         self._images = Images(env.folder / "images")
         self._running = 0
         self._refusal = "The bridge is starting."
+        self._watcher: asyncio.Task[None] | None = None
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -88,6 +91,8 @@ class ApiChannel(Channel):
 
     async def start(self, receive: Receive) -> None:
         await asyncio.to_thread(self._images.clear_old, self.env.clock())
+        if self.env.shared:
+            self._watcher = asyncio.create_task(self._watch(), name="api watch")
         self._receive = receive
 
     async def pause(self) -> None:
@@ -96,6 +101,10 @@ class ApiChannel(Channel):
 
     async def stop(self) -> None:
         await self.pause()
+        watcher, self._watcher = self._watcher, None
+        if watcher is not None:
+            watcher.cancel()
+            await asyncio.wait({watcher})
         for call in list(self._calls.values()):
             call.fail(_unavailable("The bridge is stopping; the answer is kept in the conversation."))
         try:
@@ -241,10 +250,29 @@ class ApiChannel(Channel):
             call.finish()
             if call.keyed:
                 self._remember(call)
+                if self.env.shared:  # a run that was stopped has no last text
+                    await self._store(call)
         await self._images.drop(ref.to)
 
     async def fetch(self, attachment: Attachment, target: Any, max_bytes: int) -> None:
         await self._images.copy(attachment.ref, target, max_bytes)
+
+    async def _watch(self) -> None:
+        """A keyed request may be repeated to this gateway while another one is shown its answer."""
+        while True:
+            await asyncio.sleep(_LOOK)
+            for call in [call for call in self._calls.values() if call.keyed and call.waiters]:
+                try:
+                    stored = await self._stored(call.chat, call.id)
+                except Exception as error:  # noqa: BLE001 - the store's; the next look finds it
+                    log.warning("answers of other gateways cannot be seen: %s", error)
+                    break
+                if stored is not None and self._calls.get(call.key) is call:
+                    call.grow(stored.text)
+                    del self._calls[call.key]
+                    call.finish()
+                    self._remember(call)
+                    await self._images.drop(call.id)
 
     # -- answers to keyed requests -------------------------------------------------------------------
 

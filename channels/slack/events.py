@@ -291,7 +291,7 @@ class Events:
                 log.debug("a request's body is no UTF-8")
             reason = "has a wrong signature (or signing_secret is not this app's)"
         self._refused += 1
-        if self._env.clock() - self._said >= _QUIET:  # a flood must not fill the log
+        if abs(self._env.clock() - self._said) >= _QUIET:  # a flood must not fill the log
             log.warning("%d requests refused; the last, from %s, %s", self._refused, request.remote, reason)
             self._refused, self._said = 0, self._env.clock()
         return False

@@ -82,7 +82,7 @@ class People:
 
     async def _learn(self, ids: Iterable[str]) -> None:
         unknown = {id for id in ids if id and self._recall(id) is None}
-        if not unknown or self._clock() < self._quiet_until:
+        if not unknown or 0 < self._quiet_until - self._clock() <= LIFE:
             return
         for id in unknown - self._asking.keys():
             task = asyncio.create_task(self._ask(id), name=f"name of {id}")

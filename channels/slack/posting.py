@@ -2,6 +2,8 @@
 
 chat.postMessage has no key against repeating. So each message carries `metadata` with the reply's id and the
 chunk's number; after a call whose outcome is unknown we look for it, and post again only if it is not there.
+With several gateways each message is claimed in the notes before it is posted: one that another process began
+is looked for as well.
 """
 
 from __future__ import annotations
@@ -9,12 +11,25 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import secrets
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from channels.base import Chunk, Flooded, Gone, Health, Lost, NotSent, Rejected, ReplyRef, SendError, Unknown
+from channels.base import (
+    ChannelState,
+    Chunk,
+    Flooded,
+    Gone,
+    Health,
+    Lost,
+    NotSent,
+    Rejected,
+    ReplyRef,
+    SendError,
+    Unknown,
+)
 from channels.slack.api import Api, ApiError
 from channels.slack.blocks import MAX_TEXT, payload, text_chunks
 from channels.slack.errors import ACCOUNT, FORM, send_error
@@ -30,6 +45,8 @@ COMMAND = "cmd-"
 LOOKS = (0.5, 3.0)
 _LOOK_TIMEOUT = 10.0
 _SKEW = 10.0  # seconds between Slack's clock and ours
+#: So long (seconds) it is known that a message was begun.
+_BEGUN = 3600.0
 _SHORTEST = 400
 _REMEMBERED = 2000
 _RESPONSE_LIFE = 29 * 60.0  # Slack: 30 minutes, 5 uses
@@ -49,11 +66,21 @@ class Response:
 
 
 class Poster:
-    """Calls that show whole messages. `born`: when this process began (Unix seconds). `trouble` is what is
-    wrong with the account, as the last call said."""
+    """Calls that show whole messages. `born`: when this process began (Unix seconds). `shared`: notes of all
+    gateways, where there are several. `trouble` is what is wrong with the account, as the last call said."""
 
-    def __init__(self, api: Api, me: Identity, pace: Pace, clock: Callable[[], float], born: float) -> None:
+    def __init__(
+        self,
+        api: Api,
+        me: Identity,
+        pace: Pace,
+        clock: Callable[[], float],
+        born: float,
+        shared: ChannelState | None = None,
+    ) -> None:
         self._api, self._me, self._pace, self._clock, self._born = api, me, pace, clock, born
+        self._shared = shared
+        self._begun: OrderedDict[tuple[str, str], str] = OrderedDict()  # claimed for the call under way
         self.trouble: Health | None = None
         self._unsure: OrderedDict[tuple[str, str], None] = OrderedDict()
         self._pieces: OrderedDict[tuple[str, str], list[str]] = OrderedDict()
@@ -64,6 +91,18 @@ class Poster:
     async def post(self, ref: ReplyRef, key: str, chunk: Chunk, **body: Any) -> str:
         """A new message; returns its ts. `key` tells the messages of a reply apart; `body`: shown in
         place of the chunk's own payload. Raises SendError."""
+        known = (ref.id, key) in self._begun or await self._first(ref, key)
+        if not known and (found := await self._seen(ref, key)):
+            return found
+        try:
+            return await self._post(ref, key, chunk, body)
+        except SendError:
+            await self._not_begun(ref, key)
+            raise
+        finally:
+            self._begun.pop((ref.id, key), None)
+
+    async def _post(self, ref: ReplyRef, key: str, chunk: Chunk, body: dict[str, Any]) -> str:
         shared = {"metadata": metadata(ref, key), **_QUIET}
 
         async def send(form: dict[str, Any]) -> str:
@@ -137,11 +176,12 @@ class Poster:
                 if error.error != "streaming_state_conflict" or attempt == 2:
                     raise
                 # Left open by a process that ended, or its last call's outcome was unknown.
-                await self._end_stream(ref.address.chat, ts)
+                await self.end_stream(ref.address.chat, ts)
             else:
                 return
 
-    async def _end_stream(self, chat: str, ts: str) -> None:
+    async def end_stream(self, chat: str, ts: str) -> None:
+        """End a stream that this process does not have. Raises ApiError when it may still be open."""
         try:
             await self.call("chat.stopStream", channel=chat, ts=ts)
         except ApiError as error:
@@ -243,19 +283,37 @@ class Poster:
                 return found
         raise NotSent(f"{error}; Slack does not have the message")
 
+    async def _first(self, ref: ReplyRef, key: str) -> bool:
+        """Claim a message. False: it was begun before, by whatever process, and is perhaps shown."""
+        if self._shared is None:
+            return True
+        holder = secrets.token_hex(8)
+        if not await self._shared.claim(_claim(ref, key), holder, _BEGUN):
+            return False
+        self._begun[ref.id, key] = holder
+        _bound(self._begun)
+        return True
+
+    async def _not_begun(self, ref: ReplyRef, key: str) -> None:
+        """It failed. Unless its outcome is unknown, nobody need look for it."""
+        holder = self._begun.get((ref.id, key))
+        if holder and self._shared is not None and (ref.id, key) not in self._unsure:
+            await self._shared.release(_claim(ref, key), holder)
+
     async def take_up(self, ref: ReplyRef, key: str, chunk: Chunk) -> str:
         """Go on in a message that is there though nobody wrote it down: the last process ended too early, or
         a call's outcome is unknown. Returns its ts, "" when there is none. Raises SendError."""
-        doubted = (ref.id, key) in self._unsure
-        if not doubted and not (_TS.fullmatch(ref.to) and float(ref.to) < self._born + _SKEW):
-            return ""
-        try:
-            found = await self._look(ref, key)
-        except ApiError as error:
-            if doubted:
+        self._begun.pop((ref.id, key), None)
+        first = await self._first(ref, key)
+        if (ref.id, key) in self._unsure:
+            try:
+                found = await self._look(ref, key)
+            except ApiError as error:
                 raise _unsettled(error) from None
-            log.info("whether a reply was begun before the start is not known: %s", error)
+        elif first and not (_TS.fullmatch(ref.to) and float(ref.to) < self._born + _SKEW):
             return ""
+        else:
+            found = await self._seen(ref, key)
         if not found:
             return ""
         try:
@@ -263,6 +321,14 @@ class Poster:
         except Lost:
             return ""
         return found
+
+    async def _seen(self, ref: ReplyRef, key: str) -> str:
+        """The ts of a message that another process may have posted, or ""."""
+        try:
+            return await self._look(ref, key)
+        except ApiError as error:
+            log.info("whether a message was begun by another process is not known: %s", error)
+            return ""
 
     async def _look(self, ref: ReplyRef, key: str) -> str:
         """The ts of this message, or "". Raises ApiError.
@@ -289,6 +355,10 @@ class Poster:
             self._unsure.pop((ref.id, key), None)
             return str(match["ts"])
         return ""
+
+
+def _claim(ref: ReplyRef, key: str) -> str:
+    return f"post:{ref.id}:{key}"
 
 
 def _unsettled(error: ApiError) -> SendError:

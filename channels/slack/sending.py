@@ -83,7 +83,8 @@ class Sender:
         self._clock = clock
         self.pace = Pace(clock, rate)
         self._signs = Signs(api)
-        self.poster = Poster(api, me, self.pace, clock, env.clock())
+        shared = env.state if env.shared else None
+        self.poster = Poster(api, me, self.pace, clock, env.clock(), shared)
         self._updates = Bucket(UPDATES, 10, clock)
         self._appends = Bucket(APPENDS, 20, clock)
         self._starts = Bucket(STARTS, 10, clock)
@@ -234,8 +235,8 @@ class Sender:
         return left
 
     async def _left(self) -> dict[str, str]:
-        """Streams that the last process began for replies without text yet."""
-        if self._early is None:
+        """Streams that the last process, or another gateway, began for replies without text yet."""
+        if self._early is None or self.env.shared:
             self._early = {}
             for entry in await self.env.state.read(_EARLY):
                 if self.env.clock() - float(entry.value.get("at", 0)) > _DAY:
@@ -294,6 +295,7 @@ class Sender:
     async def end(self, ref: ReplyRef) -> None:
         reply = self._replies.pop(ref.id, None)
         if reply is None:
+            await self._end_left(ref)
             return
         await self._end_worker(reply)
         async with reply.lock:
@@ -303,6 +305,19 @@ class Sender:
                 await self._signs.status(ref, "")
         if reply.stream is not None or reply.early:
             await self.env.state.remove(_EARLY, ref.id)
+        else:
+            await self._end_left(ref)
+
+    async def _end_left(self, ref: ReplyRef) -> None:
+        """Another gateway began to show the steps of a reply, and we were told of its end."""
+        left = (await self._left()).get(ref.id, "") if self.env.shared else ""
+        if not left:
+            return
+        try:
+            await self.poster.end_stream(ref.address.chat, left)
+        except ApiError as error:
+            log.info("the steps of %s end by themselves: %s", ref.id, error)
+        await self.env.state.remove(_EARLY, ref.id)
 
     # -- signs of life -----------------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ from channels.base import (
     Env,
     Finding,
     Health,
+    Inbound,
     Limits,
     MenuEntry,
     NotSent,
@@ -190,9 +191,12 @@ class TelegramChannel(Channel):
         inbound = read_update(update, self.name, me, self._wanted)
         if inbound is None:
             return None
-        if is_forum(update):
-            self._sending.note_forum(inbound.address.chat)
-        return lambda: receive(inbound)
+        return lambda: self._hand_on(inbound, receive, forum=is_forum(update))
+
+    async def _hand_on(self, inbound: Inbound, receive: Receive, *, forum: bool) -> None:
+        if forum:
+            await self._sending.note_forum(inbound.address.chat)
+        await receive(inbound)
 
     async def fetch(self, attachment: Attachment, target: Path, max_bytes: int) -> None:
         await fetch(self._client(), attachment, target, max_bytes, local=self.config.local_server)

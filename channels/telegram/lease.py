@@ -1,7 +1,8 @@
 """Who polls: one of all processes that run a bot, for as long as it renews its lease.
 
-A process that was killed cannot give its lease back. Its successor in the same workspace need not wait for
-the end of it: the name of the holder lies in a file that the living process keeps locked.
+A process that was killed cannot give its lease back. Another one on the same machine and in the same
+workspace need not wait for the end of it: the name of the holder lies in a file that the living process keeps
+locked. Elsewhere that says nothing, since not every shared folder tells other machines of locks.
 """
 
 from __future__ import annotations
@@ -9,9 +10,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
+import hashlib
 import logging
 import os
 import secrets
+import socket
 from pathlib import Path
 
 from channels.base import ChannelState
@@ -20,6 +23,8 @@ log = logging.getLogger("causeway.telegram")
 
 #: Seconds after which the lease of a process that is gone ends.
 SECONDS = 30.0
+#: Longest pause between two attempts to take it.
+_LOOK = 2.0
 _KEY = "poll"
 _FILE = "poll.lock"
 
@@ -36,13 +41,18 @@ class Lease:
 
     @property
     def interval(self) -> float:
-        """Seconds between two attempts to take it or to renew it."""
+        """Seconds between two attempts to renew it."""
         return self._seconds / 3
+
+    @property
+    def pause(self) -> float:
+        """Seconds between two attempts to take it."""
+        return min(self.interval, _LOOK)
 
     async def take(self) -> bool:
         """Whether nobody else has it now. Raises what the store raises."""
-        if not self._holder:
-            self._file, self._holder = await asyncio.to_thread(_open_holder, self._folder)
+        if self._file is None:  # asked again: whoever has the file locked may be dead by now
+            self._file, self._holder = await asyncio.to_thread(_open_holder, self._folder, self._holder)
         return await self._state.claim(_KEY, self._holder, self._seconds)
 
     async def keep(self) -> None:
@@ -80,14 +90,17 @@ class Lease:
             os.close(file)
 
 
-def _open_holder(folder: Path) -> tuple[int | None, str]:
-    """The name under which to hold the lease, and the locked file that proves it is ours alone."""
-    fresh = secrets.token_hex(8)
+def _open_holder(folder: Path, known: str) -> tuple[int | None, str]:
+    """The name under which to hold the lease, and the locked file that proves it is ours alone. `known` is
+    the name so far: it stays while another process has the file."""
+    machine = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]
+    fresh = known or machine + secrets.token_hex(8)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         file = os.open(folder / _FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        log.warning("%s cannot be used (%s); after a crash polling begins late", folder, error.strerror)
+        if not known:
+            log.warning("%s cannot be used (%s); after a crash polling begins late", folder, error.strerror)
         return None, fresh
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -96,7 +109,7 @@ def _open_holder(folder: Path) -> tuple[int | None, str]:
         return None, fresh
     with contextlib.suppress(UnicodeDecodeError):
         name = os.pread(file, 64, 0).decode("ascii").strip()
-        if len(name) == len(fresh) and name.isalnum():
+        if len(name) == len(fresh) and name.isalnum() and name.startswith(machine):
             return file, name
     os.truncate(file, 0)
     os.pwrite(file, fresh.encode(), 0)

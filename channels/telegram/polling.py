@@ -96,7 +96,7 @@ class Poller:
                     await self._hold()
                 else:
                     self._condition.rest("another gateway polls for this bot")
-                    await asyncio.sleep(self._lease.interval)
+                    await asyncio.sleep(self._lease.pause)
         finally:
             self._lease.close()
 

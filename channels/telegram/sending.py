@@ -65,7 +65,7 @@ _SIGN_TIMEOUT = 10.0
 _TURN = 5.0
 _MOST_WAITING = 5000
 _REMEMBERED = 2000
-_MOVED = "moved:"
+_MOVED, _FORUM = "moved:", "forum:"
 
 
 class Sending:
@@ -85,9 +85,21 @@ class Sending:
         self._moved: Recent[str] = Recent(_REMEMBERED)  # group -> the supergroup it became
         self._moving = asyncio.Lock()
 
-    def note_forum(self, chat: str) -> None:
-        """The chat has topics: its General topic wants to be named in a typing sign."""
-        self._forums.put(chat, True)
+    async def note_forum(self, chat: str) -> None:
+        """The chat has topics: its General topic wants to be named in a typing sign. Other gateways, which
+        may show it, are not told by Telegram. Raises what the store raises."""
+        if not self._forums.get(chat):
+            await self.env.state.put(_FORUM + chat, True)
+            self._forums.put(chat, True)
+
+    async def _is_forum(self, address: Address) -> bool:
+        if address.kind == "direct":
+            return False
+        known = self._forums.get(address.chat)
+        if known is None:
+            known = bool(await self.env.state.get(_FORUM + address.chat))
+            self._forums.put(address.chat, known)
+        return known
 
     async def note_moved(self, old: str, new: str) -> None:
         """A group became a supergroup with a new id. Both chats and refused calls tell it; the bridge hears
@@ -205,7 +217,7 @@ class Sending:
         if address.kind == "channel" or self.api is None or self.pacer.paused(chat):
             return
         place = _place(address) | {"chat_id": split_chat(chat)[0]}
-        if address.thread in (None, "1") and self._forums.get(address.chat):
+        if address.thread in (None, "1") and await self._is_forum(address):
             place["message_thread_id"] = 1  # here General does want its id
         try:
             await self.api.call("sendChatAction", _SIGN_TIMEOUT, action="typing", **place)

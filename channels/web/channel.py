@@ -48,10 +48,12 @@ _COOKIE_SECONDS = 365 * 86_400
 _RECEIVE_TIMEOUT = 30.0
 _PRESS_TIMEOUT = 10.0
 #: Conversations in memory beyond which idle ones are dropped; open pages in all, and of one visitor.
-_CONVERSATIONS = 500
+_CONVERSATIONS = 100
 _PAGES = 1000
 _PAGES_OF_ONE = 20
 _TOOLS_TO_LOG = 1000
+#: Seconds between two looks at what other gateways wrote for open pages.
+_LOOK = 1.0
 
 
 class WebConfig(ChannelConfig):
@@ -76,12 +78,15 @@ class WebChannel(Channel):
         self._assets: Assets | None = None
         self._tools: asyncio.Queue[tuple[Conversation, Entry]] = asyncio.Queue(_TOOLS_TO_LOG)
         self._tool_logger: asyncio.Task[None] | None = None
+        self._watcher: asyncio.Task[None] | None = None
 
     # -- lifecycle -------------------------------------------------------------------------------------
 
     async def start(self, receive: Receive) -> None:
         await self._load_assets()
         self._tool_logger = asyncio.create_task(self._log_tools(), name="web tool log")
+        if self.env.shared:
+            self._watcher = asyncio.create_task(self._watch(), name="web watch")
         self._receive = receive
 
     async def pause(self) -> None:
@@ -93,6 +98,10 @@ class WebChannel(Channel):
         for conversation in self._conversations.values():
             for page in conversation.pages:
                 page.close()
+        if self._watcher is not None:
+            self._watcher.cancel()
+            await asyncio.wait({self._watcher})
+            self._watcher = None
         if self._tool_logger is not None:
             try:
                 async with asyncio.timeout(5):
@@ -205,15 +214,30 @@ class WebChannel(Channel):
         return answer({"said": said})
 
     async def _load(self, conversation: Conversation) -> None:
-        """Learn from the log which messages were taken before this process began."""
-        if conversation.loaded:
-            return
-        for entry in await self.env.state.read(f"chat:{conversation.chat}", 0, HISTORY):
-            conversation.note_place(entry.value["group"], entry.value["pos"])
-            conversation.note_reply(entry.value.get("to", ""), entry.value["group"])
-            if entry.value["role"] == "user":
-                conversation.note_sent(entry.id.removeprefix("u:"))
+        """Learn from the log what earlier processes wrote, and other gateways if there are any."""
+        if not conversation.loaded or self.env.shared:
+            async with conversation.writing:
+                await self._read_on(conversation)
+
+    async def _read_on(self, conversation: Conversation) -> None:
+        """Take up what is new in the log, and show it where a page has the older part. Hold `writing`."""
+        log_name = f"chat:{conversation.chat}"
+        for entry in await self.env.state.read(log_name, conversation.seq, HISTORY):
+            conversation.note(entry)
+            if conversation.loaded:
+                conversation.logged(Entry(entry.id, entry.value, entry.seq))
         conversation.loaded = True
+
+    async def _watch(self) -> None:
+        """Open pages see what other gateways write."""
+        while True:
+            await asyncio.sleep(_LOOK)
+            for conversation in [c for c in self._conversations.values() if c.pages]:
+                try:
+                    await self._load(conversation)
+                except Exception as error:  # noqa: BLE001 - the store's; the next look sees it all
+                    log.warning("what other gateways wrote cannot be seen: %s", error)
+                    break
 
     async def _events(self, request: web.Request) -> web.StreamResponse:
         try:
@@ -223,6 +247,8 @@ class WebChannel(Channel):
             pages = sum(len(other.pages) for other in self._conversations.values())
             if pages >= _PAGES or len(conversation.pages) >= _PAGES_OF_ONE:
                 raise Refused(429, "Too many pages are open. Close some.", again=True)
+            if self.env.shared:  # what comes into the log from now on is shown as it is found
+                await self._load(conversation)
         except Refused as refused:
             return answer({"error": str(refused), "again": refused.again}, refused.status)
         last = request.headers.get("Last-Event-ID") or request.query.get("after", "")
@@ -254,12 +280,14 @@ class WebChannel(Channel):
     async def post(self, ref: ReplyRef, n: int, chunk: Chunk, *, final: bool) -> str:
         id = f"{ref.id}/{n}"
         conversation = self._conversation(ref.address.chat)
-        place = self._place(conversation, ref)
-        if chunk.file is None and not final:
-            conversation.grow(id, place, chunk.text)
-            return id
-        value = {**place, "text": chunk.text, "at": self.env.clock()}
         try:
+            if self.env.shared and not conversation.knows(ref.id):
+                await self._load(conversation)  # another gateway may have begun it
+            place = self._place(conversation, ref)
+            if chunk.file is None and not final:
+                conversation.grow(id, place, chunk.text)
+                return id
+            value = {**place, "text": chunk.text, "at": self.env.clock()}
             if chunk.file is not None:
                 value["file"] = await self._files.keep(conversation.chat, id, chunk.file)
             await self._append(conversation, id, value)
@@ -275,6 +303,8 @@ class WebChannel(Channel):
     async def end(self, ref: ReplyRef) -> None:
         """What still grows was given up: it stays as far as it was shown, also after a reload."""
         conversation = self._conversation(ref.address.chat)
+        if self.env.shared:
+            await self._load(conversation)  # what another gateway finished stays as it is
         for draft in [d for d in conversation.drafts.values() if d.place["group"] == ref.id]:
             value = {**draft.place, "text": draft.text, "at": self.env.clock()}
             await self._append(conversation, draft.id, value)
@@ -347,5 +377,10 @@ class WebChannel(Channel):
 
     async def _append(self, conversation: Conversation, id: str, value: dict[str, Any]) -> None:
         async with conversation.writing:
+            if self.env.shared and not conversation.loaded:
+                await self._read_on(conversation)
             seq = await self.env.state.append(f"chat:{conversation.chat}", id, value)
-            conversation.logged(Entry(id, value, seq))
+            if self.env.shared:  # in the order of the log: what others wrote before comes first
+                await self._read_on(conversation)
+            else:
+                conversation.logged(Entry(id, value, seq))

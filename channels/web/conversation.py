@@ -11,6 +11,8 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from channels.base import LogEntry
+
 #: Seconds without a sign of life after which a reply no longer counts as being worked on.
 WORKING_FOR = 15.0
 #: Things that may wait for one slow page; one that is behind by more is cut off and catches up from the log.
@@ -78,6 +80,8 @@ class Conversation:
         #: Messages known to be in the log; `loaded` once the log was looked at.
         self.sent: OrderedDict[str, None] = OrderedDict()
         self.loaded = False
+        #: The newest entry of the log that was looked at here.
+        self.seq = 0
         #: Held while a message is handed over, so that messages keep their order.
         self.sending = asyncio.Lock()
         #: Held while the log is written, so that pages hear of entries in the order of the log.
@@ -100,6 +104,18 @@ class Conversation:
         if group not in self._places:
             self.note_place(group, max(self._last_place + 1, int(now * 1000)))
         return self._places[group]
+
+    def knows(self, group: str) -> bool:
+        return group in self._places
+
+    def note(self, entry: LogEntry) -> None:
+        """What an entry of the log says about order and answers."""
+        value = entry.value
+        self.note_place(value["group"], value["pos"])
+        self.note_reply(value.get("to", ""), value["group"])
+        if value["role"] == "user":
+            self.note_sent(entry.id.removeprefix("u:"))
+        self.seq = entry.seq
 
     def note_place(self, group: str, place: int) -> None:
         self._last_place = max(self._last_place, place)

@@ -33,7 +33,7 @@ from channels.wechat.callback import Door, Verified
 from channels.wechat.check import check
 from channels.wechat.config import SETUP, WechatConfig, refuse_unusable
 from channels.wechat.crypto import Envelope, Refused
-from channels.wechat.inbound import Callback, language_in, only_fetches, read_media_ref
+from channels.wechat.inbound import Callback, only_fetches, read_media_ref
 from channels.wechat.passive import (
     HOLD,
     HOLD_LAST,
@@ -98,7 +98,7 @@ class WechatChannel(Channel):
         envelope = Envelope(token, self.config.keys, self.config.app_id.strip(), clock=clock)
         api = self._new_api()
         service = Service(self.config.mode, api, self.env.state, clock)
-        desk = Desk(self.env.state, clock, self._words)
+        desk = Desk(self.env.state, clock, self._words, shared=self.env.shared)
         self._parts = _Parts(Door(envelope, self.name), api, service, desk)
         self._receive = receive
         self._upkeep = asyncio.create_task(self._keep(self._parts), name=f"wechat upkeep {self.name}")
@@ -228,7 +228,9 @@ class WechatChannel(Channel):
             return ""
         try:
             person = await parts.desk.person(callback.user)
-            seen = await person.arrive(callback.id, verified.elapsed, event=callback.kind != "message")
+            said = callback.inbound.text if callback.inbound else ""
+            event = callback.kind != "message"
+            seen = await person.arrive(callback.id, verified.elapsed, event=event, said=said)
             if callback.kind == "subscribe":
                 return await self._greet(person, callback, seen)
             return await self._take(parts, person, verified, seen, began)
@@ -252,7 +254,6 @@ class WechatChannel(Channel):
             return ""
         service = parts.service
         until = began + (HOLD_LAST if seen.last or service.usable else HOLD)
-        person.language = language_in(callback.inbound.text, person.language)
         with person.slot(callback.id):
             if seen.state == "running" and not seen.accepted:
                 if seen.n == 1 and await self._only_fetches(person, callback):

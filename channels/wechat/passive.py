@@ -14,12 +14,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from typing import Literal
 
+from channels.alone import alone
 from channels.base import ChannelState
+from channels.wechat.inbound import language_in
 from channels.wechat.plain import MAX_BYTES
 
 log = logging.getLogger("causeway.wechat")
@@ -80,12 +82,14 @@ class Seen:
 @dataclass(slots=True)
 class Person:
     """One person's slots. Everything that outlives a process is in the store: the parts in a log, the rest in
-    one note."""
+    one note. `shared`: other gateways answer requests of the same person, so the note is read again before it
+    is gone by, and changed by one of them at a time."""
 
     user: str
     state: ChannelState
     clock: Callable[[], float]
     words: Callable[[Hint, str], str]
+    shared: bool = False
     seen: dict[str, Seen] = field(default_factory=dict)
     invited: bool = False
     language: str = "zh"
@@ -112,12 +116,33 @@ class Person:
 
     async def load(self) -> None:
         note = await self.state.get(self._note)
-        if isinstance(note, dict):
-            self.seen = {id: Seen(first, n, state) for id, (first, n, state) in note["seen"].items()}
-            self.invited, self.language, self.left = note["invited"], note["language"], note["left"]
+        if not isinstance(note, dict):
+            return
+        known, self.seen = self.seen, {}
+        for id, (first, n, state, *told) in note["seen"].items():
+            seen = self.seen[id] = known.get(id) or Seen(first)
+            seen.first, seen.n, seen.state, seen.told = first, n, state, bool(told and told[0])
+        self.invited, self.language, self.left = note["invited"], note["language"], note["left"]
+
+    async def refresh(self) -> None:
+        """Learn what other gateways did."""
+        if self.shared:
+            async with self.lock:
+                await self.load()
+
+    @asynccontextmanager
+    async def changing(self) -> AsyncIterator[None]:
+        """Hold `lock`, and keep other gateways from changing the note meanwhile; `save` inside."""
+        async with self.lock:
+            if not self.shared:
+                yield
+                return
+            async with alone(self.state, f"lock:{self.user}"):
+                await self.load()
+                yield
 
     async def save(self) -> None:
-        seen = {id: (s.first, s.n, s.state) for id, s in self.seen.items()}
+        seen = {id: (s.first, s.n, s.state, s.told) for id, s in self.seen.items()}
         note = {"seen": seen, "invited": self.invited, "language": self.language, "left": self.left}
         await self.state.put(self._note, note)
 
@@ -139,8 +164,11 @@ class Person:
 
     async def put(self, part: Part) -> None:
         """Keep a part until a request can carry it; hold `lock`. The same part again changes nothing."""
-        if all(known.id != part.id for known in await self.parts()):
-            self._order = max(self._order + 1, int(self.clock() * 1e6))
+        known = await self.parts()
+        if all(one.id != part.id for one in known):
+            # Behind what waits already, also after a restart with the clock set back.
+            newest = max((one.order for one in known), default=0)
+            self._order = max(self._order + 1, newest + 1, int(self.clock() * 1e6))
             await self.state.append(self._log, part.id, asdict(replace(part, order=self._order)))
         self.wake()
 
@@ -160,11 +188,12 @@ class Person:
 
     # -- messages ---------------------------------------------------------------------------------------
 
-    async def arrive(self, id: str, elapsed: float, *, event: bool) -> Seen:
-        """Count a request for message `id`. `elapsed`: seconds since it was sent, by the platform's clock.
-        A new one brings the customer-service messages that the platform allows for it."""
-        async with self.lock:
+    async def arrive(self, id: str, elapsed: float, *, event: bool, said: str = "") -> Seen:
+        """Count a request for message `id`, which says `said`. `elapsed`: seconds since it was sent, by the
+        platform's clock. A new one brings the customer-service messages that the platform allows for it."""
+        async with self.changing():
             now = self.clock()
+            self.language = language_in(said, self.language)
             seen = self.seen.get(id)
             if seen is None:
                 seen = self.seen[id] = Seen(now)
@@ -187,7 +216,7 @@ class Person:
                 self.seen.pop(id, None)
 
     async def mark(self, id: str, state: Literal["fetch", "done"]) -> None:
-        async with self.lock:
+        async with self.changing():
             seen = self.seen.get(id)
             if seen is not None and seen.state != state:
                 seen.state = state
@@ -237,16 +266,23 @@ class Person:
     async def _hold(self, id: str, until: float, last: bool, served: Callable[[], bool]) -> str | None:
         loop = asyncio.get_running_loop()
         while True:
-            async with self.lock:
-                changed = self.changed
-                text = await self._take(id, served())
-                if text is not None:
-                    return text
-                if not self.working:
-                    return ""
-                if loop.time() >= until or self.closed.is_set():
-                    return await self._too_late(id, last, served())
+            changed = self.changed
+            late = loop.time() >= until or self.closed.is_set()
+            if late or not self.shared or await self._news():
+                async with self.changing():
+                    text = await self._take(id, served())
+                    if text is not None:
+                        return text
+                    if not self.working:
+                        return ""
+                    if late:
+                        return await self._too_late(id, last, served())
             await wait_for(changed, min(until - loop.time(), _PEEK))
+
+    async def _news(self) -> bool:
+        """Whether there may be something to say, as far as a look without others being held up shows."""
+        await self.refresh()
+        return not self.working or bool(await self.parts())
 
     async def _too_late(self, id: str, last: bool, served: bool) -> str | None:
         if served:
@@ -327,17 +363,20 @@ class Desk:
         state: ChannelState,
         clock: Callable[[], float],
         words: Callable[[Hint, str], str],
+        *,
+        shared: bool = False,
     ) -> None:
         self._state = state
         self._clock = clock
         self._words = words
+        self._shared = shared
         self._people: dict[str, Person] = {}
         self._closed = asyncio.Event()
 
     async def person(self, user: str) -> Person:
         person = self._people.get(user)
         if person is None:
-            fresh = Person(user, self._state, self._clock, self._words)
+            fresh = Person(user, self._state, self._clock, self._words, self._shared)
             fresh.closed = self._closed
             await fresh.load()
             # Another task may have loaded the same person meanwhile: there must be one.
@@ -354,6 +393,7 @@ class Desk:
     async def sweep(self) -> None:
         """Remove given parts whose repetition is no longer to be expected, and forget idle persons."""
         for user, person in list(self._people.items()):
+            await person.refresh()
             async with person.lock:
                 await person.parts()
             if person.idle and self._people.get(user) is person:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +27,6 @@ NO_RIGHT = 48001
 _ACCOUNT = {45009: 3600.0, 40164: 300.0, 89503: 300.0, 89506: 300.0, 89507: 300.0, 40013: 300.0, 40125: 300.0}
 _GONE = frozenset((40003, 43004, 43019))
 _BUSY = frozenset((-1, 45011))
-_FLUSH = "service"
 _TYPING_IGNORED = frozenset((45080, 45081))
 MIB = 1024 * 1024
 #: Temporary media (developers.weixin.qq.com, media/upload): message kind and largest size by MIME type.
@@ -66,6 +66,8 @@ class Service:
         self._asked = 0.0
         self._blocked = 0.0  # until then the account cannot call
         self._faulty = False  # it could not when it last tried
+        #: A part that waits is sent by one process: each has a name of its own.
+        self._flusher = f"service:{secrets.token_hex(4)}"
         self.health = Health(True)
 
     # -- rights -----------------------------------------------------------------------------------------
@@ -79,7 +81,12 @@ class Service:
 
     @property
     def worth_trying(self) -> bool:
-        return self._mode != "passive" and self._right is not False and self._clock() >= self._blocked
+        return self._mode != "passive" and self._right is not False and not self._closed
+
+    @property
+    def _closed(self) -> bool:
+        """Whether the account cannot call now. A clock that is set back makes that no longer."""
+        return 0 < self._blocked - self._clock() <= max(_ACCOUNT.values())
 
     async def learn(self) -> None:
         """Find out whether the account has the right, unless that was found out within a day."""
@@ -89,7 +96,7 @@ class Service:
         if isinstance(note, dict) and self._clock() - float(note["at"]) < ASK_AGAIN:
             self._right, self._asked = bool(note["service"]), float(note["at"])
             return
-        if self._clock() < self._blocked:
+        if self._closed:
             return
         try:
             await self._api.service_accounts()
@@ -135,6 +142,7 @@ class Service:
 
     async def _send(self, person: Person, part: Part) -> bool:
         """False: not now. The caller holds `sending`."""
+        await person.refresh()
         if person.left <= 0:
             return False
         await self._settle(person)
@@ -155,7 +163,7 @@ class Service:
 
     async def _spent(self, person: Person, *, invited: bool) -> None:
         self._faulty, self.health = False, Health(True)
-        async with person.lock:
+        async with person.changing():
             person.left -= 1
             person.invited = invited
             await person.save()
@@ -163,7 +171,7 @@ class Service:
     async def _must_wait(self, person: Person, error: ApiError) -> bool:
         """Whether a refusal means "not now": then nothing is lost, since the part waits."""
         if error.code in _PERSON:
-            async with person.lock:
+            async with person.changing():
                 person.left = 0
                 await person.save()
             return True
@@ -191,13 +199,14 @@ class Service:
     async def flush(self, person: Person) -> None:
         """Send what waits for a person, in order, as far as the platform takes it."""
         async with person.sending:
+            await person.refresh()
             while self.worth_trying and person.left > 0:
                 async with person.lock:
                     waiting = await person.waiting()
                 if not waiting or len(waiting) <= person.open.total():
                     return  # open requests carry the rest
                 part = replace(waiting[0], more=max(waiting[0].more, len(waiting) - 1))
-                if not await person.reserve(part, _FLUSH):
+                if not await person.reserve(part, self._flusher):
                     return
                 try:
                     sent = await self._send(person, part)
@@ -208,7 +217,7 @@ class Service:
                     log.warning("a waiting part was refused or its end is unknown: %s", error)
                     sent = True
                 if not sent:
-                    await person.release(part, _FLUSH)
+                    await person.release(part, self._flusher)
                     return
                 await person.drop(part)
 
@@ -216,6 +225,7 @@ class Service:
 
     async def file(self, person: Person, file: OutFile) -> bool:
         """Send a picture, voice or video; False when it cannot go this way (then its name is told)."""
+        await person.refresh()
         kind, largest = _MEDIA.get(file.mime.partition(";")[0].lower(), ("", 0))
         if not kind or not self.worth_trying or person.left <= 0:
             return False

@@ -101,7 +101,8 @@ class Tokens:
             await self._load()
             if self._fresh() and self._token != stale:
                 return self._token
-            if self._clock() < self._not_before:
+            # A pause never ends later than it was long, also when the clock was set back.
+            if 0 < self._not_before - self._clock() <= _LONGEST_PAUSE:
                 raise NoToken(f"no access token; the last try failed: {self._reason}")
             if await self._state.claim(self._key, self._holder, self._deadline * 2):
                 break
@@ -128,7 +129,7 @@ class Tokens:
                 if token == stale:
                     # The platform still gives out what its own servers refuse: only force makes another,
                     # which it allows 20 times a day.
-                    if self._clock() - self._forced < _FORCE_EVERY:
+                    if 0 <= self._clock() - self._forced < _FORCE_EVERY:
                         raise NoToken(
                             "the platform refuses the token that it gives out; is the secret right?"
                         )

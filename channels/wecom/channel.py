@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import OrderedDict
+import secrets
 from collections.abc import Coroutine, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -64,9 +64,10 @@ _KINDS = {
     "video/mp4": ("video", 10 * MIB),
 }
 _STRIPES = 64
-_PRESSES = 1000
 _MOST_TASKS = 200
-_PRESS_DEADLINE = 3.5
+#: Seconds for the bridge to take a press; for others to keep off it if we die; and for which it is known when
+#: WeCom delivers it again (15 s). A lease may be renewed to twice its time at most.
+_PRESS_DEADLINE, _PRESS_HELD, _PRESS_KNOWN = 3.5, 10.0, 20.0
 _LAST_WORDS = 5.0
 _SIGN_IN_PAUSE = 30.0
 _LONGEST_BUTTON = 40
@@ -92,7 +93,6 @@ class WecomChannel(Channel):
         self._people: People | None = None
         self._signing_in: asyncio.Task[None] | None = None
         self._in_order = [asyncio.Lock() for _ in range(_STRIPES)]
-        self._pressed: OrderedDict[str, None] = OrderedDict()
         self._tasks: set[asyncio.Task[None]] = set()
         self._foreign_agent = ""
 
@@ -115,7 +115,14 @@ class WecomChannel(Channel):
             ) from None
         secret = config.secret.get_secret_value().strip()
         self._api = Api(config.root, corp_id, secret, self.env.state, self.env.clock)
-        self._sender = Sender(self._api, config.agent_id, self.env.state, self.env.clock, self.name)
+        self._sender = Sender(
+            self._api,
+            config.agent_id,
+            self.env.state,
+            self.env.clock,
+            self.name,
+            shared=self.env.shared,
+        )
         self._people = People(self._api, self.env.clock)
         self._receive = receive
         self._signing_in = asyncio.create_task(self._sign_in(self._sender), name=f"{self.name} sign in")
@@ -262,20 +269,26 @@ class WecomChannel(Channel):
             log.info("%s: a hint was not shown: %s", self.name, error)
 
     async def _press(self, press: CardPress) -> None:
-        if press.id in self._pressed:
+        state, claim, holder = self.env.state, f"press:{press.id}", secrets.token_hex(8)
+        if not await state.claim(claim, holder, _PRESS_HELD):
             return  # delivered again
+        try:
+            words = await self._pressed(press)
+        except BaseException:
+            await state.release(claim, holder)
+            raise
+        await state.claim(claim, holder, _PRESS_KNOWN)
+        if words:
+            self._later(self._hint(press.person, f"press:{press.id}", words))
+
+    async def _pressed(self, press: CardPress) -> str:
         if press.code:
             await self._cards.put(press.task, press.person, press.code)
         address = Address(self.name, press.person, "direct")
         name = await self._name(press.person)
         sender = Person(press.person, name, language=self.config.language)
         async with asyncio.timeout(_PRESS_DEADLINE):
-            words = await self.env.press(Press(address, sender, press.choice, press.task))
-        self._pressed[press.id] = None
-        if len(self._pressed) > _PRESSES:
-            self._pressed.popitem(last=False)
-        if words:
-            self._later(self._hint(press.person, f"press:{press.id}", words))
+            return await self.env.press(Press(address, sender, press.choice, press.task))
 
     # -- showing -----------------------------------------------------------------------------------------
 

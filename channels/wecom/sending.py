@@ -15,10 +15,12 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from channels.alone import Busy, alone
 from channels.base import ChannelState, Flooded, Gone, Health, NotSent, Rejected, SendError, Unknown
 from channels.wechat.tokens import STALE
 from channels.wecom.api import Api, ApiError, Data
@@ -105,13 +107,24 @@ class Ledger:
     """What went to each member within the last hour, in the channel's notes: `sent:<member>` is a list of
     [Unix time, digest of the call, digest of the words, number of the ending, media]."""
 
-    def __init__(self, state: ChannelState, clock: Callable[[], float]) -> None:
+    def __init__(self, state: ChannelState, clock: Callable[[], float], *, shared: bool = False) -> None:
         self._state = state
         self._clock = clock
+        self._shared = shared
         self._locks = [asyncio.Lock() for _ in range(_STRIPES)]
 
-    def _lock(self, person: str) -> asyncio.Lock:
-        return self._locks[hash(person) % _STRIPES]
+    @asynccontextmanager
+    async def _turn(self, person: str) -> AsyncIterator[None]:
+        """Nobody else changes what is noted of a member meanwhile, in no gateway."""
+        async with self._locks[hash(person) % _STRIPES]:
+            if not self._shared:
+                yield
+                return
+            try:
+                async with alone(self._state, f"lock:{person}"):
+                    yield
+            except Busy:
+                raise NotSent("another gateway has been noting a send to the member for too long") from None
 
     async def _read(self, person: str) -> list[list[Any]]:
         stored = await self._state.get(f"sent:{person}")
@@ -120,22 +133,22 @@ class Ledger:
 
     async def media(self, person: str, call: str) -> str:
         """What an earlier try of this call uploaded, or ""."""
-        async with self._lock(person):
+        async with self._turn(person):
             found = [entry[4] for entry in await self._read(person) if entry[1] == _digest(call)]
         return str(found[0]) if found else ""
 
     async def room(self, person: str) -> None:
         """Raises Flooded when the member's limit is reached."""
-        async with self._lock(person):
+        async with self._turn(person):
             _fit(await self._read(person), self._clock())
 
     async def book(self, person: str, call: str, words: str, media: str = "") -> Booking:
         """Note that a message goes out now. The same `call` (a name that stays over restarts) gets the same
         ending. Raises Flooded when the member's limit is reached, Unknown when an earlier try may have
         arrived and is too old to be recognised."""
-        name, said, now = _digest(call), _digest(words) if words else "", self._clock()
-        async with self._lock(person):
-            entries = await self._read(person)
+        name, said = _digest(call), _digest(words) if words else ""
+        async with self._turn(person):
+            entries, now = await self._read(person), self._clock()
             earlier = [entry for entry in entries if entry[1] == name]
             if earlier and now - earlier[0][0] > _SAFE_WINDOW:
                 raise Unknown("an earlier try may have arrived; it is too old to be known again")
@@ -150,7 +163,7 @@ class Ledger:
 
     async def cancel(self, person: str, booking: Booking) -> None:
         """The booked send was certainly not taken: its newest entry counts no more."""
-        async with self._lock(person):
+        async with self._turn(person):
             entries = await self._read(person)
             for index in range(len(entries) - 1, -1, -1):
                 if entries[index][1] == booking.call:
@@ -161,7 +174,8 @@ class Ledger:
 
 def _fit(entries: list[list[Any]], now: float) -> None:
     """Raises Flooded with the seconds until one more message fits a member's limits."""
-    times, wait = [entry[0] for entry in entries], 0.0
+    # What lies ahead of a clock that was set back is not waited for.
+    times, wait = [entry[0] for entry in entries if entry[0] <= now], 0.0
     for span, most in ((MINUTE, PER_MINUTE), (HOUR, PER_HOUR)):
         if sum(1 for sent in times if sent > now - span) >= most:
             wait = max(wait, times[-most] + span - now)
@@ -182,13 +196,20 @@ class Sender:
     """Sends to one member at a time. `health` says what stops all sending, if anything does."""
 
     def __init__(
-        self, api: Api, agent_id: int, state: ChannelState, clock: Callable[[], float], name: str
+        self,
+        api: Api,
+        agent_id: int,
+        state: ChannelState,
+        clock: Callable[[], float],
+        name: str,
+        *,
+        shared: bool = False,
     ) -> None:
         self._api = api
         self._agent_id = agent_id
         self._clock = clock
         self._name = name
-        self.ledger = Ledger(state, clock)
+        self.ledger = Ledger(state, clock, shared=shared)
         self.health = Health(True)
         self._blocked_until = 0.0
         self._blocks = 0
@@ -260,7 +281,7 @@ class Sender:
             raise self._failed(error) from None
 
     async def _book(self, person: str, call: str, words: str, media: str = "") -> Booking:
-        if (wait := self._blocked_until - self._clock()) > 0:
+        if 0 < (wait := self._blocked_until - self._clock()) <= _BLOCKED[-1]:
             raise Flooded(f"WeCom blocked this application for its frequency; {wait:.0f} s", wait)
         return await self.ledger.book(person, call, words, media)
 

@@ -106,12 +106,20 @@ class Cards:
     def __init__(self, state: ChannelState) -> None:
         self._state = state
         self._all: dict[str, Card] = {}
+        self._seq = 0
 
     async def load(self) -> None:
-        for entry in await self._state.read(_LOG, limit=_MOST):
+        self._all, self._seq = {}, 0
+        await self.sync()
+
+    async def sync(self) -> None:
+        """Take up the questions that were noted since the last look, by whatever process."""
+        for entry in await self._state.read(_LOG, self._seq, _MOST):
+            self._seq = max(self._seq, entry.seq)
             value = entry.value
             choices = tuple((str(i), str(label), str(style)) for i, label, style in value["choices"])
-            self._all[entry.id] = Card(entry.id, value["title"], value["text"], choices, value["language"])
+            card = Card(entry.id, value["title"], value["text"], choices, value["language"])
+            self._all.setdefault(entry.id, card)
 
     def get(self, task: str) -> Card | None:
         return self._all.get(task)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict
@@ -34,6 +35,7 @@ from channels.base import (
 from channels.wechat.crypto import Envelope, key_fault
 from channels.wecom_bot import api, cards, media
 from channels.wecom_bot.api import BotError, Data
+from channels.wecom_bot.board import Board
 from channels.wecom_bot.check import Check
 from channels.wecom_bot.config import MAX_PICTURES, SETUP, Times, WecomBotConfig
 from channels.wecom_bot.exchanges import Exchanges, Kept
@@ -49,6 +51,8 @@ from channels.wecom_bot.webhook import Callback
 log = logging.getLogger("causeway.wecom_bot")
 
 _MOST_SEEN = 2000
+#: Seconds for which gateways tell each other that an event was handled.
+_KNOWN = 600.0
 
 
 class WecomBotChannel(Channel):
@@ -69,7 +73,7 @@ class WecomBotChannel(Channel):
         self._callback: Callback | None = None
         self._side: Pushed | Polled | None = None
         life = self.times.reply_life
-        self._exchanges = Exchanges(env.state, env.clock, life)
+        self._exchanges = Exchanges(env.state, env.clock, life, shared=env.shared)
         self._cards = cards.Cards(env.state)
         self._mentions = Mentions(config.bot_name)
         self._seen: OrderedDict[str, None] = OrderedDict()  # events that were handled
@@ -80,8 +84,7 @@ class WecomBotChannel(Channel):
     async def start(self, receive: Receive) -> None:
         self._settings()
         self._receive = receive
-        await self._exchanges.load()
-        await self._cards.load()
+        await self._learn()
         self._http = aiohttp.ClientSession(trust_env=True)
         if self.config.mode == "socket":
             secret = self.config.secret.get_secret_value().strip()
@@ -92,6 +95,7 @@ class WecomBotChannel(Channel):
                 Lease(self.env.state, self.times.lease),
                 self._from_socket,
                 self._socket_event,
+                self._learn,
                 self.times,
             )
             self._side = Pushed(self._connection, self._exchanges, self.env.text, self.env.clock, self.times)
@@ -101,6 +105,7 @@ class WecomBotChannel(Channel):
             self._http,
             self._exchanges,
             Kept(self.env.state),
+            Board(self.env.state, self._exchanges, self.env.clock, shared=self.env.shared),
             self.env.text,
             self.env.clock,
             self.times,
@@ -108,6 +113,11 @@ class WecomBotChannel(Channel):
         envelope = await asyncio.to_thread(Envelope, *self._envelope(), clock=self.env.clock)
         self._side = polled
         self._callback = Callback(envelope, self._posted_message, self._posted_event, self._posted_poll)
+
+    async def _learn(self) -> None:
+        """What an earlier process, or another gateway, noted."""
+        await self._exchanges.load()
+        await self._cards.load()
 
     def _settings(self) -> None:
         where = f"channels.{self.name}"
@@ -144,6 +154,10 @@ class WecomBotChannel(Channel):
 
     # `pause` has nothing to do: WeCom delivers each message once, so what comes while the bridge drains is
     # put into the inbox like any other and answered after the next start.
+
+    @property
+    def holds(self) -> bool:
+        return self._connection is None or self._connection.held
 
     def health(self) -> Health:
         if self._connection is not None:
@@ -193,7 +207,7 @@ class WecomBotChannel(Channel):
         if exchange is None:
             return None
         side.flush(exchange)
-        return await side.packet(exchange)
+        return await side.packet(exchange.id)
 
     async def _posted_poll(self, body: Data) -> Data | None:
         side = self._side
@@ -203,10 +217,12 @@ class WecomBotChannel(Channel):
 
     # -- events ------------------------------------------------------------------------------------------
 
-    def _first_time(self, body: Data) -> bool:
+    async def _first_time(self, body: Data) -> bool:
         id = str(body.get("msgid") or "")
         if not id or id in self._seen:
             return not id
+        if self.env.shared and not await self.env.state.claim(f"event:{id}", secrets.token_hex(8), _KNOWN):
+            return False
         self._seen[id] = None
         if len(self._seen) > _MOST_SEEN:
             self._seen.popitem(last=False)
@@ -216,7 +232,7 @@ class WecomBotChannel(Channel):
         body = frame.get("body") or {}
         req_id = str((frame.get("headers") or {}).get("req_id") or "")
         connection = self._connection
-        if connection is None or not self._first_time(body):
+        if connection is None or not await self._first_time(body):
             return
         kind = (body.get("event") or {}).get("eventtype")
         answer = await self._answer_event(str(kind), body)
@@ -229,7 +245,7 @@ class WecomBotChannel(Channel):
             log.info("WeCom AI bot: an event could not be answered: %s", error)
 
     async def _posted_event(self, body: Data) -> Data | None:
-        if not self._first_time(body):
+        if not await self._first_time(body):
             return None
         place, url = where(body, self.name), str(body.get("response_url") or "")
         if place is not None and url:
@@ -245,6 +261,8 @@ class WecomBotChannel(Channel):
 
     async def _pressed(self, body: Data) -> Data | None:
         """Somebody pressed a button: what the card is to show now. It must be said within five seconds."""
+        if self.env.shared:
+            await self._cards.sync()  # another gateway may have asked
         place, (task, choice) = where(body, self.name), pressed(body)
         card = self._cards.get(task)
         if place is None or card is None or choice == cards.DONE:
@@ -339,6 +357,10 @@ class WecomBotChannel(Channel):
 
     async def settle(self, ref: ReplyRef, message_id: str, outcome: str) -> None:
         """A pressed card shows it in its answer; else a card can no longer be changed, so it is said."""
+        if self._connection is not None:
+            self._connection.require()  # only where presses arrive the card is known
+        if self.env.shared:
+            await self._cards.sync()
         card = self._cards.get(message_id)
         if card is None or card.settled.is_set():
             return

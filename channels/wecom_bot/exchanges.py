@@ -7,6 +7,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 
+from channels.alone import alone
 from channels.base import ChannelState, Flooded, ReplyRef
 from channels.wecom_bot.streams import Shown
 
@@ -35,16 +36,28 @@ class Exchange:
 
 
 class Exchanges:
-    """The exchanges of one bot, newest last, in memory and in the channel's notes."""
+    """The exchanges of one bot, newest last, in memory and in the channel's notes. `shared`: other gateways
+    write there as well."""
 
-    def __init__(self, state: ChannelState, clock: Callable[[], float], life: float) -> None:
+    def __init__(
+        self, state: ChannelState, clock: Callable[[], float], life: float, *, shared: bool = False
+    ) -> None:
         self._state = state
         self._clock = clock
         self._life = life
+        self._shared = shared
+        self._seq = 0
         self._all: OrderedDict[str, Exchange] = OrderedDict()
 
     async def load(self) -> None:
-        for entry in await self._state.read(_LOG, limit=MOST):
+        self._all.clear()
+        self._seq = 0
+        await self.sync()
+
+    async def sync(self) -> None:
+        """Take up what was noted since the last look, by whatever process."""
+        for entry in await self._state.read(_LOG, self._seq, MOST):
+            self._seq = max(self._seq, entry.seq)
             value = dict(entry.value)
             shown = {key: Shown(**data) for key, data in value.pop("shown").items()}
             exchange = Exchange(**value, shown=shown)
@@ -55,6 +68,8 @@ class Exchanges:
 
     async def open(self, id: str, chat: str, *, req_id: str = "", url: str = "") -> Exchange:
         """Write down a message before the bridge gets it. A second delivery brings a newer way to answer."""
+        if self._shared:
+            await self.sync()
         exchange = self._all.get(id)
         if exchange is None:
             exchange = Exchange(id, chat, self._clock(), req_id, url)
@@ -85,6 +100,13 @@ class Exchanges:
     async def take_url(self, chat: str, first: str, life: float) -> tuple[Exchange | None, str]:
         """A response_url of this chat that was not used, and whose it was: that of exchange `first`, else the
         newest. It is spent with this, since it works once. (None, "") when there is none."""
+        if not self._shared:
+            return await self._take_url(chat, first, life)
+        async with alone(self._state, f"urls:{chat}"):
+            await self.sync()
+            return await self._take_url(chat, first, life)
+
+    async def _take_url(self, chat: str, first: str, life: float) -> tuple[Exchange | None, str]:
         since = self._clock() - life
         own = self._all.get(first)
         others = (e for e in reversed(self._all.values()) if e.chat == chat)
@@ -137,10 +159,16 @@ class Pace:
         self._sent: OrderedDict[str, deque[float]] = OrderedDict()
         self._until: dict[str, float] = {}
         self._grew: dict[str, float] = {}
+        self._latest = 0.0
 
     def take(self, chat: str, *, growing: bool = False) -> None:
         """Count one message to `chat`. Raises Flooded when it would be one too many now."""
         now = self._clock()
+        if now < self._latest - 60.0:  # set back: what was counted would be waited for as long again
+            self._sent.clear()
+            self._until.clear()
+            self._grew.clear()
+        self._latest = now
         sent = self._sent.setdefault(chat, deque(maxlen=self.HOUR))
         self._sent.move_to_end(chat)
         if len(self._sent) > self._CHATS:

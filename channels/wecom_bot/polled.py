@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 
 import aiohttp
 
 from channels.base import Choice, Chunk, Lost, NotSent, OutFile, ReplyRef, SendError, Translate, Unknown
 from channels.wecom_bot import api, media
 from channels.wecom_bot.api import BotError, Data
+from channels.wecom_bot.board import Board, Stream
 from channels.wecom_bot.cards import MOST_TEXT, Card, asked
 from channels.wecom_bot.config import MAX_CONTENT, MAX_PICTURES, MIB, Times
 from channels.wecom_bot.exchanges import Exchange, Exchanges, Kept
@@ -25,31 +24,12 @@ from channels.wecom_bot.streams import Shown, closed, hand_over, rest, stream_id
 
 log = logging.getLogger("causeway.wecom_bot")
 
-_MOST_OPEN = 3000
 _MOST_FLUSHES = 100
 #: All pictures of one answer together.
 _MOST_BYTES = 20 * MIB
 _URL_TIMEOUT = aiohttp.ClientTimeout(total=15, sock_connect=5)
 #: The owner of a stream that belongs to no reply any more.
 _NOBODY = "*"
-
-
-@dataclass(slots=True)
-class _Stream:
-    """A stream that WeCom polls. `shown` is the chunk's text that it fetched last; `last` the packet with
-    which the stream was closed, given again whenever it is asked for."""
-
-    id: str
-    exchange: Exchange
-    content: str = ""
-    note: str = ""
-    pictures: list[Data] = field(default_factory=list)
-    final: bool = False
-    shown: str = ""
-    last: Data | None = None
-    card: Data | None = None
-    taken: asyncio.Event = field(default_factory=asyncio.Event)
-    carded: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class Polled:
@@ -60,6 +40,7 @@ class Polled:
         http: aiohttp.ClientSession,
         exchanges: Exchanges,
         kept: Kept,
+        board: Board,
         text: Translate,
         clock: Callable[[], float],
         times: Times,
@@ -67,89 +48,73 @@ class Polled:
         self._http = http
         self._exchanges = exchanges
         self._kept = kept
+        self._board = board
         self._text = text
         self._clock = clock
         self._times = times
-        self._streams: OrderedDict[str, _Stream] = OrderedDict()
         self._flushes: set[asyncio.Task[None]] = set()
         self._flushing = asyncio.Lock()
 
     # -- what WeCom fetches ------------------------------------------------------------------------------
 
-    async def packet(self, exchange: Exchange) -> Data:
+    async def packet(self, message: str) -> Data:
         """The state of a message's stream, for the answer to a callback."""
-        stream = self._stream(exchange)
-        if stream.last is not None:
-            return stream.last
-        if stream.final:
-            body = api.stream(stream.id, stream.content, finish=True)
-            if stream.pictures:
-                body["stream"]["msg_item"], stream.pictures = stream.pictures, []
-            stream.last = body
-            stream.taken.set()
-        elif self._age(exchange) >= self._times.hand_over:
-            return await self._hand_over(stream)
-        else:
-            words = stream.content or self._text("wecom_bot.thinking")
-            content = f"{words}\n\n{stream.note}" if stream.note else words
-            body = api.stream(stream.id, content, finish=False)
-            stream.shown = stream.content
-        if stream.card is not None:
-            body = {**body, "msgtype": "stream_with_template_card", "template_card": stream.card}
-            stream.card = None
-            stream.carded.set()
-        return body
+        async with self._board.at(message) as stream:
+            exchange = self._exchange(stream)
+            if stream.last is None and not stream.final and self._age(exchange) >= self._times.hand_over:
+                await self._hand_over(stream, exchange)
+            if stream.last is not None:
+                return await _with_pictures(stream.last, stream.files)
+            if stream.final:
+                body = stream.last = api.stream(stream.id, stream.content, finish=True)
+                stream.taken = True
+            else:
+                words = stream.content or self._text("wecom_bot.thinking")
+                content = f"{words}\n\n{stream.note}" if stream.note else words
+                body = api.stream(stream.id, content, finish=False)
+                stream.shown = stream.content
+            if stream.card is not None:
+                body = {**body, "msgtype": "stream_with_template_card", "template_card": stream.card}
+                stream.card, stream.carded = None, True
+            return await _with_pictures(body, stream.files if stream.taken else ())
 
     async def poll(self, id: str) -> Data | None:
         """None for a stream that is not known, or known to be over."""
-        stream = self._streams.get(id)
-        if stream is not None:
-            return await self.packet(stream.exchange)
-        exchange = self._exchanges.find(lambda e: stream_id(e.id) == id)
-        if exchange is None or exchange.shown:
-            return None
-        return await self.packet(exchange)
+        message = await self._board.message_of(id)
+        if not message:
+            exchange = self._exchanges.find(lambda e: stream_id(e.id) == id)
+            message = "" if exchange is None or exchange.shown else exchange.id
+        return await self.packet(message) if message else None
 
-    def _stream(self, exchange: Exchange) -> _Stream:
-        id = stream_id(exchange.id)
-        stream = self._streams.get(id)
-        if stream is None:
-            stream = self._streams[id] = _Stream(id, exchange)
-            while len(self._streams) > _MOST_OPEN:
-                self._streams.popitem(last=False)
-        return stream
+    def _exchange(self, stream: Stream) -> Exchange:
+        return self._exchanges.get(stream.message) or Exchange(stream.message, "", stream.at)
 
     def _age(self, exchange: Exchange) -> float:
         return self._clock() - exchange.at
 
-    async def _hand_over(self, stream: _Stream) -> Data:
+    async def _hand_over(self, stream: Stream, exchange: Exchange) -> None:
         """Close a stream before WeCom stops asking; what is missing follows another way."""
-        exchange = stream.exchange
         shown = hand_over(stream.shown) if stream.shown.strip() else Shown()
         kept = closed(stream.shown[: shown.length]).rstrip()
         key = "wecom_bot.continued" if kept else "wecom_bot.later" if exchange.url else "wecom_bot.later_kept"
         words = self._text(key)
         stream.last = api.stream(stream.id, f"{kept}\n\n{words}" if kept else words, finish=True)
+        stream.files = []
         exchange.shown[f"{exchange.owner or _NOBODY}/0"] = shown
         exchange.owner = exchange.owner or _NOBODY
         await self._exchanges.save(exchange)
-        return stream.last
 
     # -- what the bridge shows ---------------------------------------------------------------------------
 
     async def post(self, ref: ReplyRef, n: int, chunk: Chunk, *, final: bool) -> str:
-        exchange, key = self._exchanges.of(ref), f"{ref.id}/{n}"
         if chunk.file is not None:
             raise NotSent("files go inside the text here")  # `render` makes no such chunk in this mode
-        seen = exchange.shown.get(key)
-        if n == 0 and seen is None and self._may_stream(ref, exchange):
-            stream = self._stream(exchange)
-            exchange.owner, stream.content, stream.note = ref.id, chunk.text, ""
-            if not final:
-                return f"w|{stream.id}"
-            if await self._finish(ref, key, stream, chunk):
-                return f"w|{stream.id}"
-            seen = exchange.shown[key]
+        key, message_id = f"{ref.id}/{n}", f"w|{stream_id(ref.to)}"
+        seen, streams = await self._put(ref, key, chunk) if n == 0 else (await self._seen(ref, key), False)
+        if streams:
+            if not final or await self._finish(ref, key, chunk):
+                return message_id
+            seen = await self._seen(ref, key)
         if not final:
             return ""
         if seen is None or not seen.complete:
@@ -160,39 +125,54 @@ class Polled:
     async def edit(self, ref: ReplyRef, n: int, message_id: str, chunk: Chunk, *, final: bool) -> None:
         if not message_id.startswith("w|"):
             return  # what went another way was whole
-        exchange, key = self._exchanges.of(ref), f"{ref.id}/{n}"
-        seen = exchange.shown.get(key)
+        key = f"{ref.id}/{n}"
+        seen, streams = await self._put(ref, key, chunk)
         if seen is not None and seen.complete:
             return
-        if seen is not None or not self._may_stream(ref, exchange):
+        if not streams:
             raise Lost("WeCom asks for this stream no longer")
-        stream = self._stream(exchange)
-        exchange.owner, stream.content, stream.note = ref.id, chunk.text, ""
-        if final and not await self._finish(ref, key, stream, chunk):
+        if final and not await self._finish(ref, key, chunk):
             raise Lost("WeCom did not fetch the end of the stream")
 
-    def _may_stream(self, ref: ReplyRef, exchange: Exchange) -> bool:
-        known = self._exchanges.get(exchange.id) is exchange
-        return known and exchange.owner in ("", ref.id) and self._age(exchange) < self._times.stream_life
+    async def _put(self, ref: ReplyRef, key: str, chunk: Chunk) -> tuple[Shown | None, bool]:
+        """Let the stream of the message that is answered show this text. Returns (what was shown of it before
+        its stream was over, whether the stream takes it)."""
+        async with self._board.at(ref.to) as stream:
+            exchange = self._exchanges.of(ref)
+            known = self._exchanges.get(exchange.id) is exchange
+            mine = known and exchange.owner in ("", ref.id)
+            seen = exchange.shown.get(key)
+            if seen is not None or not mine or self._age(exchange) >= self._times.stream_life:
+                return seen, False
+            stream.content, stream.note = chunk.text, ""
+            if exchange.owner != ref.id:
+                exchange.owner = ref.id
+                await self._exchanges.save(exchange)
+            return None, True
 
-    async def _finish(self, ref: ReplyRef, key: str, stream: _Stream, chunk: Chunk) -> bool:
+    async def _seen(self, ref: ReplyRef, key: str) -> Shown | None:
+        async with self._board.at(ref.to):
+            return self._exchanges.of(ref).shown.get(key)
+
+    async def _finish(self, ref: ReplyRef, key: str, chunk: Chunk) -> bool:
         """Give the last text out, and wait until WeCom has fetched it. Else the stream is closed with what
         was shown, and False."""
-        pictures, missing = await asyncio.to_thread(_pictures, chunk)
-        if stream.last is None:
-            stream.content = self._noting(ref, chunk.text, missing)
-            stream.pictures, stream.final = pictures, True
-            try:
-                async with asyncio.timeout(self._times.poll_wait):
-                    await stream.taken.wait()
-            except TimeoutError:
+        files = list(chunk.data.get("files", ()))
+        missing = (await asyncio.to_thread(_pictures, files))[1]
+        async with self._board.at(ref.to) as stream:
+            if stream.last is None:
+                stream.content = self._noting(ref, chunk.text, missing)
+                stream.files, stream.final = files, True
+        await self._board.wait(ref.to, lambda stream: stream.last is not None, self._times.poll_wait)
+        async with self._board.at(ref.to) as stream:
+            exchange = self._exchange(stream)
+            if stream.last is None:
                 stream.final = False
-                await self._hand_over(stream)
-        if not stream.taken.is_set():
-            return False
-        stream.exchange.shown[key] = Shown(complete=True)
-        await self._exchanges.save(stream.exchange)
-        return True
+                await self._hand_over(stream, exchange)
+            if stream.taken:
+                exchange.shown[key] = Shown(complete=True)
+                await self._exchanges.save(exchange)
+            return stream.taken
 
     def _noting(self, ref: ReplyRef, text: str, missing: Sequence[str]) -> str:
         """`text`, and which pictures could not be shown, as far as there is room."""
@@ -203,18 +183,16 @@ class Polled:
         return text
 
     async def end(self, ref: ReplyRef) -> None:
-        exchange = self._exchanges.get(ref.to)
-        stream = self._streams.get(stream_id(ref.to))
-        if exchange is None or stream is None:
-            return
-        if stream.last is not None or stream.final:
-            if stream.last is not None:  # shown; its pictures need no memory any more
-                stream.last = api.stream(stream.id, stream.last["stream"]["content"], finish=True)
-            return
-        if exchange.owner in ("", ref.id):
-            exchange.owner = exchange.owner or _NOBODY
-            stream.content = stream.content or self._text("wecom_bot.noted", ref.language)
-            stream.final = True
+        async with self._board.at(ref.to) as stream:
+            exchange = self._exchanges.get(ref.to)
+            if exchange is None:
+                return
+            if stream.last is not None:
+                stream.files = []  # shown: nobody asks for them again
+            elif not stream.final and exchange.owner in ("", ref.id):
+                exchange.owner = exchange.owner or _NOBODY
+                stream.content = stream.content or self._text("wecom_bot.noted", ref.language)
+                stream.final = True
 
     # -- other ways --------------------------------------------------------------------------------------
 
@@ -291,23 +269,28 @@ class Polled:
                     await self._kept.put(id, exchange.chat, text)
 
     async def ask(self, ref: ReplyRef, question: str, card: Card, choices: Sequence[Choice]) -> None:
-        exchange = self._exchanges.of(ref)
-        known = self._exchanges.get(exchange.id) is exchange
-        if known and not exchange.carded and self._age(exchange) < self._times.hand_over:
-            stream = self._stream(exchange)
-            if stream.last is None and not stream.final:
-                exchange.carded, stream.card = True, asked(card)
-                stream.note = question if len(card.text) > MOST_TEXT else ""
-                try:
-                    async with asyncio.timeout(self._times.poll_wait):
-                        await stream.carded.wait()
-                except TimeoutError:
-                    stream.card, stream.note = None, ""
-                else:
+        if await self._offer(ref, question, card):
+            await self._board.wait(ref.to, lambda stream: stream.carded, self._times.poll_wait)
+            async with self._board.at(ref.to) as stream:
+                if stream.carded:
                     return
+                stream.card, stream.note = None, ""
         body: Data = {"msgtype": "template_card", "template_card": asked(card)}
         if not await self._by_url(ref.address.chat, ref.to, body):
             raise NotSent("there is no way left to show a question in this chat")
+
+    async def _offer(self, ref: ReplyRef, question: str, card: Card) -> bool:
+        """Put a card into the message's stream, which takes one. False: it has no place for it."""
+        async with self._board.at(ref.to) as stream:
+            exchange = self._exchanges.get(ref.to)
+            if exchange is None or exchange.carded or self._age(exchange) >= self._times.hand_over:
+                return False
+            if stream.last is not None or stream.final:
+                return False
+            exchange.carded, stream.card, stream.carded = True, asked(card), False
+            stream.note = question if len(card.text) > MOST_TEXT else ""
+            await self._exchanges.save(exchange)
+            return True
 
     async def stop(self) -> None:
         for task in self._flushes:
@@ -316,12 +299,17 @@ class Polled:
             await asyncio.wait(set(self._flushes))
 
 
-def _pictures(chunk: Chunk) -> tuple[list[Data], list[str]]:
+async def _with_pictures(body: Data, files: Sequence[Data]) -> Data:
+    items = (await asyncio.to_thread(_pictures, files))[0] if files else []
+    return {**body, "stream": {**body["stream"], "msg_item": items}} if items else body
+
+
+def _pictures(files: Sequence[Data]) -> tuple[list[Data], list[str]]:
     """(pictures for the last packet, names of files that cannot go). Blocks."""
     found: list[Data] = []
     missing: list[str] = []
     total = 0
-    for entry in chunk.data.get("files", ()):
+    for entry in files:
         file = OutFile(**entry)
         item = media.picture(file) if media.is_picture(file) and len(found) < MAX_PICTURES else None
         total += len(item["image"]["base64"]) if item else 0

@@ -51,13 +51,15 @@ _CONFLICTS = 3
 #: Tries to store one message (about 50 minutes); one that never can be must not hold up the others for ever.
 _TRIES = 100
 _GOODBYE = 5.0
+_ELSEWHERE = "another gateway holds this bot's connection"
 
 Handler = Callable[[Data], Awaitable[None]]
 
 
 class Connection:
     """One bot's connection. `on_message` gets messages one by one, in order, and is called again until it
-    returns; `on_event` gets events side by side."""
+    returns; `on_event` gets events side by side. `on_held` is called when the lease has become ours, before
+    anything comes in."""
 
     def __init__(
         self,
@@ -67,18 +69,19 @@ class Connection:
         lease: Lease,
         on_message: Handler,
         on_event: Handler,
+        on_held: Callable[[], Awaitable[None]],
         times: Times,
     ) -> None:
         self._url, self._bot_id, self._secret = url, bot_id, secret
         self._lease, self._times = lease, times
-        self._on_message, self._on_event = on_message, on_event
+        self._on_message, self._on_event, self._on_held = on_message, on_event, on_held
         self._ws: aiohttp.ClientWebSocketResponse | None = None
         self._ready = asyncio.Event()
         self._acks: dict[str, deque[asyncio.Future[Data]]] = {}
         self._waiting: asyncio.Queue[Data] = asyncio.Queue(_MOST_WAITING)
         self._events: set[asyncio.Task[None]] = set()
         self._tasks: list[asyncio.Task[None]] = []
-        self._kicks = self._refusals = 0
+        self._kicks = self._refusals = self._learned = 0
         self._kicked = False
         self.health = Health(False, "not connected to WeCom yet", "wait a moment; see the log if it stays so")
 
@@ -116,10 +119,13 @@ class Connection:
                 rest = 0.0
                 try:
                     if await self._lease.hold():
+                        if self._learned != self._lease.times:
+                            await self._on_held()
+                            self._learned = self._lease.times
                         rest = await self._connected(http)
                     else:
-                        self.health = Health(True, "another gateway holds this bot's connection")
-                        rest = self._times.lease / 3
+                        self.health = Health(True, _ELSEWHERE)
+                        rest = self._lease.pause
                 except (aiohttp.ClientError, TimeoutError, OSError) as error:
                     self._trouble(f"the connection failed: {type(error).__name__}")
                 except Exception:
@@ -298,11 +304,12 @@ class Connection:
     # -- calls -------------------------------------------------------------------------------------------
 
     async def call(self, cmd: str, body: Data, req_id: str = "") -> Data:
-        """One call, answered with its body. Raises BotError (refused), NotSent, or Unknown (no answer
-        came)."""
+        """One call, answered with its body. Raises BotError (refused), NotSent (at once when the connection
+        is another gateway's), or Unknown (no answer came)."""
         conflicts = 0
         again = True
         while True:
+            self.require()
             try:
                 async with asyncio.timeout(self._times.resend):
                     await self._ready.wait()
@@ -319,6 +326,16 @@ class Connection:
                     await asyncio.sleep(0.2 * conflicts)
                 else:
                     raise
+
+    @property
+    def held(self) -> bool:
+        """Whether the connection is ours, up or down."""
+        return self._lease.held
+
+    def require(self) -> None:
+        """Raises NotSent when another gateway holds the connection."""
+        if self._lease.elsewhere:
+            raise NotSent(_ELSEWHERE)
 
     async def _reconnect(self) -> None:
         log.warning("WeCom AI bot: the server forgot the subscription; connecting anew")

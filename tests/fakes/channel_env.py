@@ -73,8 +73,10 @@ def key_text(key: str, language: str = "", /, **values: object) -> str:
     return " ".join([key, *(str(value) for value in values.values())])
 
 
-def memory_env(folder: Path, state: MemoryState | None = None, text: Any = key_text) -> Env:
-    return Env(state=state or MemoryState(), text=text, folder=folder, clock=time.time)
+def memory_env(
+    folder: Path, state: MemoryState | None = None, text: Any = key_text, *, shared: bool = False
+) -> Env:
+    return Env(state=state or MemoryState(), text=text, folder=folder, clock=time.time, shared=shared)
 
 
 async def until(condition: Callable[[], object], seconds: float = 10.0) -> None:

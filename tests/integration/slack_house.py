@@ -36,6 +36,7 @@ class House:
         self.got: list[Inbound] = []
         self.refuse: Callable[[Inbound], bool] = lambda _: False
         self.channels: list[SlackChannel] = []
+        self.shared = False
 
     async def receive(self, inbound: Inbound) -> None:
         self.deliveries.append(inbound)
@@ -52,7 +53,8 @@ class House:
             "signing_secret": fake.signing_secret,
         }
         config = SlackConfig.model_validate({**secrets, "base_url": fake.url, **settings})
-        channel = SlackChannel("slack", config, memory_env(self.folder, self.state))
+        env = memory_env(self.folder, self.state, shared=self.shared)
+        channel = SlackChannel("slack", config, env)
         self.channels.append(channel)
         return channel
 

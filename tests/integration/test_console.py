@@ -14,7 +14,7 @@ import pytest
 
 from agent.tools.stats import text_tokens
 from bridge.app import App
-from bridge.console.state import caller_of, usage
+from bridge.console.state import GROUPS, caller_of, usage
 from bridge.store.base import UsageRow
 from tests.fakes.channel_env import until
 from tests.fakes.llm import Call, Say, ScriptedModel, Seen
@@ -316,7 +316,7 @@ def test_use_is_summed_by_day_person_chat_model_and_tool() -> None:
         UsageRow("2026-01-31", "s", "tg", "c2", "p2", "model", "m2", 1, 1000, 1),
         UsageRow("2026-01-31", "s", "tg", "c2", "p2", "tool", "bash", 7),
     ]
-    found = usage(rows, "2026-01-31", lambda row: row.input / 10)
+    found = usage(dict.fromkeys(GROUPS, rows), rows[1:], lambda row: row.input / 10)
     assert found["month"] == {
         "answers": 4, "input": 1110, "output": 12, "cached": 50, "tools": 7, "cost": 111.0,
     }  # fmt: skip
@@ -325,4 +325,4 @@ def test_use_is_summed_by_day_person_chat_model_and_tool() -> None:
     assert [one["name"] for one in found["by"]["model"]] == ["m2", "m1"]
     assert [(one["name"], one["tools"]) for one in found["by"]["tool"]] == [("bash", 7)]
     many = [UsageRow("2026-01-31", "s", "tg", "c", f"p{n}", "model", "m", 1, n) for n in range(100)]
-    assert len(usage(many, "2026-01-31", lambda row: 0.0)["by"]["person"]) == 12
+    assert len(usage(dict.fromkeys(GROUPS, many), many, lambda row: 0.0)["by"]["person"]) == 12

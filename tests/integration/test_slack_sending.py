@@ -49,6 +49,7 @@ class Desk:
     def __init__(self, fake: FakeSlack, folder: Path) -> None:
         self.fake, self.folder = fake, folder
         self.state, self.clock = MemoryState(), Clock()
+        self.shared = False
         self.open: list[Sender] = []
         self.apis: list[Api] = []
 
@@ -57,7 +58,8 @@ class Desk:
         config = SlackConfig.model_validate({"bot_token": token, "base_url": url, **settings})
         api = await Api.connect(token, url)
         me = Identity(self.fake.bot_user, self.fake.bot_id, self.fake.team)
-        sender = Sender(api, config, memory_env(self.folder, self.state), "slack", me, self.clock, rate)
+        env = memory_env(self.folder, self.state, shared=self.shared)
+        sender = Sender(api, config, env, "slack", me, self.clock, rate)
         self.open.append(sender)
         self.apis.append(api)
         return sender

@@ -238,7 +238,7 @@ async def test_a_password_is_asked_for_and_never_shown(start: Start) -> None:
 
 async def test_a_user_with_the_rights_that_the_message_names_can_do_everything(start: Start) -> None:
     server = start()
-    rights = ["~causeway:*", "+@all", "-@dangerous", "+info", "+config|get"]
+    rights = ["~causeway:*", "&causeway:*", "+@all", "-@dangerous", "+info", "+config|get"]
     assert b"OK" in server.say("ACL", "SETUSER", "bot", "on", ">pw", *rights)
     async with opened(f"redis://bot:pw@127.0.0.1:{server.port}/0") as store:
         assert await store.accept(message("1"), "s", 9) == "accepted"
@@ -246,6 +246,12 @@ async def test_a_user_with_the_rights_that_the_message_names_can_do_everything(s
         await store.history.append("s", [User("r", "x")])
         assert len(await store.sessions()) == 1
         assert await store.forget_sessions(4e9) == ["s"]
+        heard = store.relay.listen(["me"])
+        assert await anext(heard) is None
+        assert await store.relay.publish("me", "hello") == 1
+        assert await anext(heard) == "hello"
+        assert await store.relay.keep_alive("me", "{}", 5) == {"me": "{}"}
+        await heard.aclose()  # type: ignore[attr-defined]
     with pytest.raises(StoreError, match="ACL SETUSER"):
         async with opened(f"redis://bot:pw@127.0.0.1:{server.port}/0?prefix=other"):
             pass

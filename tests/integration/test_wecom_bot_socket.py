@@ -32,6 +32,7 @@ from channels.base import (
 )
 from channels.wecom_bot.channel import WecomBotChannel
 from channels.wecom_bot.config import Times, WecomBotConfig
+from channels.wecom_bot.lease import place
 from channels.wecom_bot.texts import TEXTS
 from tests.fakes.channel_env import MemoryState, until
 from tests.fakes.wecom_bot import BOT_ID, SECRET, FakeWecomSocket
@@ -342,12 +343,11 @@ async def test_only_one_gateway_connects_and_the_next_takes_over(
 async def test_the_lease_of_a_dead_process_is_taken_over_at_once(
     fake: FakeWecomSocket, bridge: Bridge
 ) -> None:
-    import socket
     import subprocess
 
     gone = subprocess.Popen(["true"])
     gone.wait()
-    holder = f"{socket.gethostname()}:{gone.pid}:other:1"
+    holder = f"{place()}:{gone.pid}:other:1"
     await bridge.state.claim("connection", holder, 600)
     await bridge.state.put("holder", holder)
     await bridge.connected()

@@ -41,6 +41,7 @@ class Bridge:
         self.failing = 0
         self.presses: list[Press] = []
         self.later = 0.0
+        self.shared = False
         self.channel: WecomBotChannel | None = None
         self.runner: web.AppRunner | None = None
         self.port = 0
@@ -65,7 +66,8 @@ class Bridge:
     async def start(self, times: Times = FAST, **settings: Any) -> WecomBotChannel:
         config = {"mode": "webhook", "token": TOKEN, "aes_key": AES_KEY, **settings}
         url = f"http://127.0.0.1:{self.port}"
-        env = Env(self.state, words, self.folder, self.clock, press=self.press, public_url=url)
+        more: dict[str, Any] = {"press": self.press, "public_url": url, "shared": self.shared}
+        env = Env(self.state, words, self.folder, self.clock, **more)
         channel = WecomBotChannel("bot", WecomBotConfig.model_validate(config), env)
         channel.times = times  # type: ignore[misc]
         app = web.Application()

@@ -29,9 +29,10 @@ class WebHouse:
         self.fault: Exception | None = None
         self.presses: list[Press] = []
         self.answer: str | Exception = "noted"
+        self.shared = False
 
     async def start(self) -> WebHouse:
-        env = replace(memory_env(self.folder, self.state, self.text), press=self.press)
+        env = replace(memory_env(self.folder, self.state, self.text, shared=self.shared), press=self.press)
         self.channel = WebChannel("web", WebConfig(), env)
         app = web.Application()
         app.add_routes(self.channel.routes())

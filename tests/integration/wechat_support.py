@@ -78,13 +78,16 @@ class House:
         self.answer: Answer = self._echo
         self.refuse: Callable[[Inbound], bool] = lambda _: False
         self.public_url = ""
+        self.shared = False
         self.channel = self._make()
         self.tasks: set[asyncio.Task[None]] = set()
         self._runner: web.AppRunner | None = None
 
     def _make(self) -> WechatChannel:
         config = WechatConfig(**settings_for(self.fake, **self.settings))
-        env = Env(self.state, words, self.folder, self.fake.now, public_url=self.public_url)
+        env = Env(
+            self.state, words, self.folder, self.fake.now, public_url=self.public_url, shared=self.shared
+        )
         return WechatChannel("wx", config, env)
 
     async def open(self) -> WechatChannel:

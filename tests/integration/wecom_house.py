@@ -35,6 +35,7 @@ class Bridge:
         self.answer_to_press = ""
         self.refuse: Callable[[Inbound], bool] = lambda _: False
         self.public_url = ""
+        self.shared = False
 
     async def receive(self, inbound: Inbound) -> None:
         if self.refuse(inbound):
@@ -51,7 +52,7 @@ class Bridge:
     ) -> WecomChannel:
         config = WecomConfig.model_validate(self.fake.settings(agent, **settings))
         env = replace(
-            memory_env(self.folder, self.state, text),
+            memory_env(self.folder, self.state, text, shared=self.shared),
             press=self.press,
             public_url=self.public_url,
             clock=self.fake.clock,

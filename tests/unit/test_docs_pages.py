@@ -33,7 +33,7 @@ DOCS = ROOT / "docs"
 PAGES = sorted([*DOCS.glob("*.md"), ROOT / "README.md", ROOT / "README.zh.md", ROOT / "CONTRIBUTING.md"])
 LANGUAGES = ["", ".zh"]
 #: Pages that are kept in both languages, block by block.
-PAIRS = ["README", "docs/telegram", "docs/groups", "docs/retrieval", "docs/configuration"]
+PAIRS = ["README", "docs/telegram", "docs/groups", "docs/retrieval", "docs/configuration", "docs/deploy"]
 
 
 def read(page: str) -> str:

@@ -99,3 +99,34 @@ async def test_a_rare_chore_is_not_run_on_each_pass() -> None:
         await maintenance.settled()
     assert runs == 1
     await maintenance.stop()
+
+
+async def test_a_chore_that_takes_long_holds_up_no_other_and_never_runs_twice_at_a_time() -> None:
+    begun = ended = short = 0
+    free = asyncio.Event()
+
+    async def long() -> None:
+        nonlocal begun, ended
+        begun += 1
+        await free.wait()
+        ended += 1
+
+    async def quick() -> None:
+        nonlocal short
+        short += 1
+
+    chores = [Chore("long", long, apart=True), Chore("quick", quick)]
+    maintenance = Maintenance(chores, idle_interval=3600, spacing=0)
+    maintenance.start()
+    for _ in range(3):
+        await maintenance.settled()
+    assert (begun, ended, short) == (1, 0, 3)
+    free.set()
+    for _ in range(2):  # the first one ends in the pass that finds it still at work
+        await maintenance.settled()
+    assert begun >= 2
+    free.clear()
+    await maintenance.settled()
+    left = begun - ended
+    await maintenance.stop()
+    assert (left, begun - ended) == (1, 1)  # cancelled with the others

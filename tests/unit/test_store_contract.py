@@ -17,11 +17,13 @@ import fakeredis
 import pytest
 
 from agent.events import FileRef
-from agent.history import Assistant, Ended, Entry, ImageRef, ToolBegun, ToolCall, ToolOutput, User
+from agent.history import Assistant, Ended, Entry, ImageRef, Tail, ToolBegun, ToolCall, ToolOutput, User
 from bridge.store import open_store
 from bridge.store.base import (
     REPLY_SECONDS,
     SEEN_SECONDS,
+    Bound,
+    Reached,
     Store,
     StoredChunk,
     StoredReply,
@@ -440,6 +442,24 @@ async def test_clearing_a_history_leaves_the_others_and_starts_anew(store: Store
     assert await store.history.load("other") == ENTRIES
 
 
+async def test_a_tail_has_the_newest_entries_and_never_parts_a_run(store: Store) -> None:
+    runs = [("a", 3), ("", 2), ("b", 1), ("c", 7), ("d", 2), ("", 1)]
+    entries: list[Entry] = [User(run, f"{run}{n}") for run, count in runs for n in range(count)]
+    for entry in entries:
+        await store.history.append("s", [entry])
+    await store.history.append("other", ENTRIES)
+    starts = {1: 15, 2: 13, 3: 13, 4: 6, 10: 6, 11: 5, 12: 4, 13: 3, 14: 0, 16: 0, 99: 0}
+    for least, before in starts.items():
+        assert await store.history.tail("s", least) == Tail(before, entries[before:]), least
+    assert await store.history.count("s") == 16
+    assert await store.history.tail("nobody", 5) == Tail(0, [])
+    assert await store.history.count("nobody") == 0
+    await store.history.clear("s")
+    await store.history.append("s", entries[:2])
+    assert await store.history.tail("s", 1) == Tail(0, entries[:2])
+    assert await store.history.count("s") == 2
+
+
 async def test_entries_of_many_sessions_written_at_once_keep_each_their_order(store: Store) -> None:
     async def talk(session: str) -> None:
         for number in range(10):
@@ -470,6 +490,27 @@ async def test_sessions_with_a_history_are_listed_in_pages(store: Store) -> None
     assert await store.sessions(2, "a:2") == every[2:]
     await store.history.clear("a:1")
     assert await store.sessions() == every[1:]
+
+
+async def test_a_long_conversation_is_cleared_and_forgotten_whole(backend: Backend, store: Store) -> None:
+    long: list[Entry] = []
+    for number in range(600):
+        long += [User(f"r{number}", "and?"), Assistant(f"r{number}", "so.")]
+    for session in ("cleared", "old", "stays"):
+        await store.history.append(session, long)
+    assert [one.entries for one in await store.sessions()] == [1200] * 3
+    await store.history.clear("cleared")
+    assert await store.history.load("cleared") == []
+    await store.history.append("cleared", [User("new", "again")])
+    assert await store.history.load("cleared") == [User("new", "again")]
+    backend.clock.now += 1000
+    await store.history.append("stays", [User("new", "again")])
+    await store.history.append("cleared", [User("new", "again")])
+    assert await store.forget_sessions(backend.clock.now - 500) == ["old"]
+    assert await store.history.load("old") == []
+    assert await store.history.load("stays") == [*long, User("new", "again")]
+    kept = {one.key: (one.entries, one.active) for one in await store.sessions()}
+    assert kept == {"cleared": (2, backend.clock.now), "stays": (1201, backend.clock.now)}
 
 
 async def test_settings_are_kept_by_scope_and_key(backend: Backend) -> None:
@@ -594,6 +635,17 @@ async def test_use_is_summed_by_day_session_person_and_name(store: Store) -> Non
     }
     assert len(await store.usage("2026-01-01")) == 4
     assert await store.usage("2027-01-01") == []
+    since = "2026-01-01"
+    blank = replace(row, day="", session="", channel="", chat="")
+    assert {one.person: one for one in await store.usage(since, ("person",)) if one.kind == "model"} == {
+        "42": replace(blank, calls=3, input=30, output=15, cached=6),
+        "43": replace(blank, person="43"),
+    }
+    whole = await store.usage(since, ())
+    assert {(one.kind, one.name, one.calls) for one in whole} == {("model", "gpt", 4), ("tool", "read: a", 3)}
+    own = await store.usage(since, (), ("telegram", "43"))
+    assert own == [replace(blank, person="")]
+    assert await store.usage(since, (), ("slack", "43")) == []
 
 
 # -- forgetting --------------------------------------------------------------------------------------
@@ -745,3 +797,79 @@ async def test_a_cancelled_caller_harms_no_other(store: Store) -> None:
     assert all(isinstance(r, asyncio.CancelledError) for r in results[::2])
     assert results[1::2] == [None] * 50
     assert [await store.get_setting("s", str(n)) for n in range(1, 100, 2)] == list(range(1, 100, 2))
+
+
+# -- use limits --------------------------------------------------------------------------------------
+
+TODAY, TOMORROW = 1_000_000.0, 1_086_400.0
+
+
+async def test_messages_of_a_minute_are_counted_and_make_room_again(store: Store) -> None:
+    bounds = [Bound("person/7", messages=2), Bound("chat/é{x}", messages=5)]
+    assert await store.meter.admit("a", TODAY, bounds) is None
+    assert await store.meter.admit("b", TODAY + 20, bounds) is None
+    assert await store.meter.admit("c", TODAY + 20, bounds) == Reached("person/7", "messages", 40.0)
+    assert await store.meter.admit("c", TODAY + 20, [Bound("person/8", messages=2)]) is None
+    assert await store.meter.admit("c", TODAY + 60, bounds) is None
+    assert await store.meter.admit("d", TODAY + 60, bounds) == Reached("person/7", "messages", 20.0)
+
+
+async def test_a_message_that_is_counted_again_counts_once(store: Store) -> None:
+    bounds = [Bound("person/7", messages=2), Bound("total", messages=2)]
+    for _ in range(4):
+        assert await store.meter.admit("a", TODAY, bounds) is None
+    assert await store.meter.admit("b", TODAY, bounds) is None
+    assert await store.meter.admit("a", TODAY, bounds) is None
+    assert await store.meter.admit("c", TODAY, bounds) is not None
+
+
+async def test_what_one_limit_forbids_counts_for_none(store: Store) -> None:
+    person, chat = Bound("person/7", messages=3), Bound("chat/1", messages=1)
+    assert await store.meter.admit("a", TODAY, [person, chat]) is None
+    for number in range(5):
+        reached = await store.meter.admit(f"b{number}", TODAY, [person, chat])
+        assert reached is not None
+        assert reached.counter == "chat/1"
+    assert await store.meter.admit("c", TODAY, [person]) is None
+    assert await store.meter.admit("d", TODAY, [person]) is None
+    assert await store.meter.admit("e", TODAY, [person]) is not None
+
+
+async def test_tokens_of_a_day_are_added_up_and_end_with_it(store: Store) -> None:
+    bounds = [Bound("person/7", tokens=100), Bound("total", messages=9)]
+    await store.meter.spend(TODAY, {"person/7": 60, "total": 60})
+    assert await store.meter.admit("a", TODAY, bounds) is None
+    await store.meter.spend(TODAY, {"person/7": 40})
+    assert await store.meter.admit("b", TODAY, bounds) == Reached("person/7", "tokens")
+    assert await store.meter.admit("b", TODAY, [Bound("total", tokens=100)]) is None
+    assert await store.meter.admit("c", TOMORROW, bounds) is None
+
+
+async def test_a_days_sums_are_taken_up_only_by_counters_that_have_none(store: Store) -> None:
+    await store.meter.spend(TODAY, {"a": 5})
+    await store.meter.begin(TODAY, {"a": 50, "b": 50})
+    await store.meter.begin(TODAY, {"b": 50})
+    await store.meter.begin(TODAY, {})
+    assert await store.meter.admit("1", TODAY, [Bound("a", tokens=50)]) is None
+    assert await store.meter.admit("2", TODAY, [Bound("b", tokens=50)]) == Reached("b", "tokens")
+    await store.meter.spend(TODAY, {"b": 1})
+    assert await store.meter.admit("3", TODAY, [Bound("b", tokens=52)]) is None
+    assert await store.meter.admit("4", TODAY, [Bound("b", tokens=51)]) is not None
+
+
+@pytest.mark.parametrize("kind", ["fakeredis", "redis", "cluster"])
+async def test_the_limits_of_all_processes_are_one(
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    backend = (
+        FakeRedis(tmp_path)
+        if kind == "fakeredis"
+        else RealRedis(tmp_path, request.getfixturevalue(f"real_{kind}"))
+    )
+    bounds = [Bound("person/7", messages=10, tokens=1000), Bound("total", messages=50)]
+    async with backend.opened() as one, backend.opened() as two:
+        asked = [(one, two)[n % 2].meter.admit(str(n), TODAY, bounds) for n in range(40)]
+        taken = [reached for reached in await asyncio.gather(*asked) if reached is None]
+        assert len(taken) == 10
+        await asyncio.gather(*(store.meter.spend(TODAY, {"person/7": 250}) for store in (one, two, one, two)))
+        assert await one.meter.admit("x", TODAY, bounds) == Reached("person/7", "tokens")

@@ -538,15 +538,51 @@ async def _all_of(store: RedisStore) -> Any:
     )
 
 
-async def test_a_claim_that_ran_out_is_lost_even_when_nobody_took_it(house: House) -> None:
+async def test_a_claim_that_ran_out_is_still_its_workers_until_another_takes_it(house: House) -> None:
     store = await _claimed(house, "w1", seconds=0.001)
-    async with asyncio.timeout(10):
-        while await store.renew_session("s", 0.001):
-            await asyncio.sleep(0.002)
-    with pytest.raises(SessionLost):
-        await store.history.append("s", [User("r", "x")])
-    assert await store.claim_session("s", 60) is not None
     await store.history.append("s", [User("r", "x")])
+    await until(lambda: store.arrivals.holders(["s"]), [""])
+    await store.history.append("s", [User("r", "y")])  # nobody else has been at work on it
+    assert await store.renew_session("s", 60)
+    assert await store.arrivals.holders(["s", "t"]) == ["w1", ""]
+
+
+async def until(look: Callable[[], Awaitable[object]], wanted: object) -> None:
+    async with asyncio.timeout(10):
+        while await look() != wanted:
+            await asyncio.sleep(0.002)
+
+
+async def test_what_arrives_is_kept_in_order_and_calls_whoever_has_the_session(house: House) -> None:
+    gateway, _ = await house.open()
+    other, _ = await house.open()
+    assert await gateway.arrivals.put("s", {"n": 1}, 3) == ""
+    assert await other.arrivals.unclaimed(10) == ["s"]
+    worker = await _claimed(house, "w1")
+    assert await other.arrivals.put("s", {"n": 2}, 3) == "w1"
+    assert await gateway.arrivals.put("s", {"n": 3}, 3) == "w1"
+    assert await gateway.arrivals.put("s", {"n": 4}, 3) is None, "the bound"
+    assert await other.arrivals.unclaimed(10) == []
+    assert await worker.arrivals.read("s", 2) == [{"n": 1}, {"n": 2}]
+    assert not await worker.arrivals.consume("s", 2)
+    assert await worker.arrivals.read("s", 9) == [{"n": 3}]
+    assert await worker.arrivals.consume("s", 1)
+    await worker.release_session("s")
+    assert await gateway.arrivals.unclaimed(10) == []
+    assert await gateway.arrivals.put("s", {"n": 5}, 3) == ""
+    assert await gateway.arrivals.unclaimed(10) == ["s"]
+    with pytest.raises(SessionLost):
+        await worker.arrivals.read("s", 9)
+
+
+async def test_a_session_with_messages_that_no_worker_has_is_found(house: House) -> None:
+    gateway, _ = await house.open()
+    for n in range(7):
+        await gateway.accept(message(str(n)), f"s{n}", 10)
+    found: list[str] = []
+    for _ in range(4):  # in parts: each look goes on where the last one stopped
+        found += await gateway.arrivals.unclaimed(2)
+    assert sorted(set(found)) == [f"s{n}" for n in range(7)]
 
 
 async def test_a_worker_works_on_no_session_that_it_has_not_claimed(house: House) -> None:
