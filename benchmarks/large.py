@@ -126,7 +126,7 @@ async def upkeep(store: SqliteStore, path: Path) -> None:
     shrunk = before - path.stat().st_size
     say("", f"{gone} sessions are gone; the file is {shrunk / _MIB:.0f} MiB smaller")
     per: tuple[UsageField, ...] = ("channel", "person")
-    await beside(store, "100 days of use, by person", lambda: store.usage("2000-01-01", per))
+    await beside(store, "100 days of use, the largest persons", lambda: store.usage("", per, most=1000))
 
 
 async def command(config: Path, home: Path, *words: str) -> tuple[float, float]:

@@ -23,6 +23,8 @@ from channels.base import Channel, Inbound
 _DEFAULT_MOUNT = 60
 _USAGE_DAYS = 30
 _MOST_LINES = 12
+#: Sums that the largest lines are made from: of a person, one for each model and tool.
+_MOST_ROWS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,19 +211,17 @@ class House:
             f"- {text('usage.today', language)}: {self._sum(today, language)}",
         ]
         if asked.admin:
-            people = await ledger.rows(_USAGE_DAYS, "channel", "person")
-            chats = await ledger.rows(_USAGE_DAYS, "channel", "chat")
-            lines += await asyncio.to_thread(self._tables, people, chats, language)  # there may be many
+            every = await ledger.rows(_USAGE_DAYS)
+            people = await ledger.rows(_USAGE_DAYS, "channel", "person", most=_MOST_ROWS)
+            chats = await ledger.rows(_USAGE_DAYS, "channel", "chat", most=_MOST_ROWS)
+            lines += [
+                f"- {text('usage.all', language)}: {self._sum(every, language)}",
+                *self._table("person", _person, people, language),
+                *self._table("chat", _chat, chats, language),
+                *self._table("model", _model, every, language),
+                *self._table("tool", _tool, every, language),
+            ]
         return "\n".join(lines)
-
-    def _tables(self, people: Sequence[UsageRow], chats: Sequence[UsageRow], language: str) -> list[str]:
-        return [
-            f"- {text('usage.all', language)}: {self._sum(people, language)}",
-            *self._table("person", _person, people, language),
-            *self._table("chat", _chat, chats, language),
-            *self._table("model", _model, people, language),
-            *self._table("tool", _tool, people, language),
-        ]
 
     def _table(
         self, title: str, key: Callable[[UsageRow], str], rows: Sequence[UsageRow], language: str

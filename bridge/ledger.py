@@ -177,8 +177,8 @@ class Ledger:
         return (fresh * price.input + row.cached * cached + row.output * price.output) / 1_000_000
 
     async def rows(
-        self, days: int, *per: UsageField, of: tuple[str, str] | None = None
+        self, days: int, *per: UsageField, of: tuple[str, str] | None = None, most: int = 0
     ) -> Sequence[UsageRow]:
         """The use of the last `days` days, today included, summed per these fields (see `Store.usage`)."""
         since = time.strftime("%Y-%m-%d", time.gmtime(self._clock() - (days - 1) * 86_400))
-        return await self._store.usage(since, per, of)
+        return await self._store.usage(since, per, of, most)

@@ -32,6 +32,8 @@ _ROWS, _TOOLS, _CHARS = 500, 1000, 2000
 _AUDIT = 50
 _DAYS, _DAY = 30, 86_400.0
 _TOP = 12
+#: Sums that the largest of each group are found among.
+_SUMS = 1000
 #: Seconds for which the use of 30 days is not summed again: there may be very many rows.
 _USAGE_AGE = 30.0
 
@@ -87,7 +89,9 @@ class Overview:
             now = self._app.clock()
             if abs(now - made) > _USAGE_AGE:
                 ledger = self._app.ledger
-                month = {group: await ledger.rows(_DAYS, *per) for group, (per, _) in GROUPS.items()}
+                month = {
+                    group: await ledger.rows(_DAYS, *per, most=_SUMS) for group, (per, _) in GROUPS.items()
+                }
                 found = await asyncio.to_thread(usage, month, await ledger.rows(1), ledger.cost)
                 self._usage = now, found
             return found

@@ -271,11 +271,15 @@ class Store(Protocol):
         ...
 
     async def usage(
-        self, since: str, per: Sequence[UsageField] = USAGE_FIELDS, of: tuple[str, str] | None = None
+        self,
+        since: str,
+        per: Sequence[UsageField] = USAGE_FIELDS,
+        of: tuple[str, str] | None = None,
+        most: int = 0,
     ) -> list[UsageRow]:
         """The sums of the day `since` and later, by day; `of` one (channel, person) only. Per these fields
-        only: the others are summed over, and empty in the rows. All fields of a month are very many rows in a
-        large bridge."""
+        only: the others are summed over, and empty in the rows. `most`: only so many rows, the largest
+        first; in a large bridge the rows of all its people are very many."""
         ...
 
     async def sessions(self, limit: int = 1000, after: str = "") -> list[StoredSession]:

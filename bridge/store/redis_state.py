@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import heapq
 import itertools
 import json
 import secrets
@@ -185,7 +186,11 @@ class RedisNotes:
             self._days = {*self._days, day} if len(self._days) < 100 else {day}
 
     async def usage(
-        self, since: str, per: Sequence[UsageField] = USAGE_FIELDS, of: tuple[str, str] | None = None
+        self,
+        since: str,
+        per: Sequence[UsageField] = USAGE_FIELDS,
+        of: tuple[str, str] | None = None,
+        most: int = 0,
     ) -> list[UsageRow]:
         days = sorted(
             day for day in await self._desk.reader.one(("SMEMBERS", self._desk.keys.days)) if day >= since
@@ -194,7 +199,16 @@ class RedisNotes:
         for day in days:
             kept = await self._desk.reader.one(("HGETALL", *self._desk.keys.of_day(day, "sums")))
             await asyncio.to_thread(_add_up, sums, day, kept, per, of)
-        return [UsageRow(*names, **numbers) for names, numbers in sums.items()]  # type: ignore[arg-type]
+        kept = await asyncio.to_thread(_largest, sums, most) if most else list(sums.items())
+        return [UsageRow(*names, **numbers) for names, numbers in kept]  # type: ignore[arg-type]
+
+
+def _largest(
+    sums: Mapping[tuple[str, ...], Counter[str]], most: int
+) -> list[tuple[tuple[str, ...], Counter[str]]]:
+    return heapq.nlargest(
+        most, sums.items(), lambda one: one[1]["input"] + one[1]["output"] + one[1]["calls"]
+    )
 
 
 def _add_up(

@@ -302,13 +302,18 @@ class SqliteStore:
         await self._write_many(_ADD_USAGE, [astuple(row) for row in rows])
 
     async def usage(
-        self, since: str, per: Sequence[UsageField] = USAGE_FIELDS, of: tuple[str, str] | None = None
+        self,
+        since: str,
+        per: Sequence[UsageField] = USAGE_FIELDS,
+        of: tuple[str, str] | None = None,
+        most: int = 0,
     ) -> list[UsageRow]:
         chosen = [name if name in per else "''" for name in USAGE_FIELDS]
         group = ", ".join((*(name for name in USAGE_FIELDS if name in per), "kind", "name"))
         whose = "AND channel = ? AND person = ?" if of else ""
-        statement = f"{_USAGE.format(', '.join(chosen))} WHERE day >= ? {whose} GROUP BY {group} ORDER BY 1"
-        marks = (since, *(of or ()))
+        order = "sum(input) + sum(output) + sum(calls) DESC" if most else "1"
+        statement = f"{_USAGE.format(', '.join(chosen))} WHERE day >= ? {whose} GROUP BY {group} ORDER BY {order} LIMIT ?"
+        marks = (since, *(of or ()), most or -1)
         return await self._search(lambda db: [UsageRow(*row) for row in db.execute(statement, marks)])
 
     async def sessions(self, limit: int = 1000, after: str = "") -> list[StoredSession]:

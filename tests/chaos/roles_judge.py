@@ -7,11 +7,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tests.chaos.roles_stage import Stage, answer_to, session_of
+from tests.chaos.roles_stage import NOTE, Stage, answer_to, command_of, session_of
 
-NEW, QUEUE = "Done. This is a new conversation.", "While I work, messages are handled by"
-STOPPED = ("Stopped.", "There is nothing to stop.")
-NOTE = "(stopped)"
 #: A message that was shown not longer than so many seconds before a kill may not have been written down yet.
 #: After it, it can only come from a call that was at a gateway: the session is nobody's for a lease.
 BEFORE, AFTER = 1.0, 12.0
@@ -87,7 +84,7 @@ class Judge:
             text, came = str(message.get("text", "")), self.stage.telegram.came[message["message_id"]]
             found = re.match(r"answer (\d+)|(\d+)w\d+", text)
             if found is None:
-                name = _command(text)
+                name = command_of(text)
                 if not name:
                     verdict.strange.append(f"chat {chat}: {text[:60]!r}")
                     continue
@@ -196,16 +193,6 @@ class Judge:
                 if outage.begin - BEFORE <= repeat.first <= kill.at <= outage.end + BEFORE:
                     return kill
         return None
-
-
-def _command(text: str) -> str:
-    if text.startswith(NEW):
-        return "/new"
-    if text.startswith(QUEUE):
-        return "/queue"
-    if text.startswith(STOPPED):
-        return "/stop"
-    return NOTE if text.strip("_ \n") == NOTE else ""
 
 
 def _mark(words: str) -> str:

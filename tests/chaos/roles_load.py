@@ -28,7 +28,6 @@ class Load:
         self.words: dict[int, list[str]] = {}
         self.number = 0
         self.awaited: set[str] = set()
-        self.commands = 0
         for n in range(1, chats + 1):
             chat = n if n % 4 else -1000 - n
             self.words[chat] = self._words(chat, n, rounds)
@@ -49,12 +48,11 @@ class Load:
 
     @property
     def answered(self) -> int:
-        telegram = self.stage.telegram
-        return len(telegram.whole & self.awaited) + min(telegram.answered_commands, self.commands)
+        return len(self.stage.telegram.answered & self.awaited)
 
     @property
     def open(self) -> int:
-        return len(self.awaited) + self.commands - self.answered
+        return len(self.awaited) - self.answered
 
     @property
     def done(self) -> bool:
@@ -69,7 +67,7 @@ class Load:
             words = words.format(self.number)
             said.append(words)
             if words.startswith("/"):
-                self.commands += 1
+                self.awaited.add(f"{chat} {words}")
             elif "halted" not in words:
                 self.awaited.add(str(self.number))
             self.stage.say(chat, words)

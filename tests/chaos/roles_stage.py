@@ -30,8 +30,11 @@ from tests.fakes.telegram import TOKEN, Chat, FakeTelegram, Json
 from tests.fakes.transcript import check_openai
 from tests.harness import ROOT, Process, openai_at, write_config
 
-#: A claim's seconds in the product (`bridge.cluster.usher.LEASE`), and those that a test may use instead.
-LEASE, SHORT_LEASE = 15.0, 3.0
+#: Seconds that a claim lasts where a test cannot wait for the product's 15.
+SHORT_LEASE = 3.0
+NEW, QUEUE = "Done. This is a new conversation.", "While I work, messages are handled by"
+STOPPED = ("Stopped.", "There is nothing to stop.")
+NOTE = "(stopped)"
 COMPLAINTS = ("was destroyed", "Unclosed", "unclosed", "never awaited", "never retrieved", "Traceback")
 _SHORTEN = f"""
 from bridge.cluster.worker import Worker
@@ -45,22 +48,31 @@ def answer_to(task: str, kind: str) -> str:
     return f"answer {task} " + " ".join(f"{task}w{n}" for n in range(count)) + f" end {task}"
 
 
+def command_of(text: str) -> str:
+    """The command that a message answers; `NOTE` for what is left of a stopped run, empty for neither."""
+    if text.startswith(NEW):
+        return "/new"
+    if text.startswith(QUEUE):
+        return "/queue"
+    if text.startswith(STOPPED):
+        return "/stop"
+    return NOTE if text.strip("_ \n") == NOTE else ""
+
+
 class Telegram(FakeTelegram):
-    """Notes when each message of the bot came, and which answers are whole."""
+    """Notes when each message of the bot came, and what is answered: tasks by number, commands by chat."""
 
     def __init__(self) -> None:
         super().__init__()
         self.local = True
         self.came: dict[int, float] = {}
-        self.whole: set[str] = set()
-        self.answered_commands = 0
+        self.answered: set[str] = set()
 
     def _show(self, chat: Chat, message: Json) -> Json:
         shown = super()._show(chat, message)
         self.came[shown["message_id"]] = time.monotonic()
         self._look(shown)
-        if not re.match(r"answer |\d+w", str(shown.get("text", ""))):
-            self.answered_commands += 1
+        self.answered.add(f"{chat.id} {command_of(str(shown.get('text', '')))}")
         return shown
 
     def _do_editmessagetext(self, params: Json) -> Json:
@@ -69,7 +81,7 @@ class Telegram(FakeTelegram):
         return message
 
     def _look(self, message: Json) -> None:
-        self.whole.update(re.findall(r"\bend (\d+)", str(message.get("text", ""))))
+        self.answered.update(re.findall(r"\bend (\d+)", str(message.get("text", ""))))
 
 
 class Front:

@@ -100,7 +100,7 @@ async def test_a_rolling_restart_under_load_loses_and_repeats_nothing(
     house.dev = True
     house.add_server()
     await house.start(gateways=2, workers=4)
-    load, callers = Load(house, dice, min(CHATS, 120), rounds=2), Callers(house)
+    load, callers = Load(house, dice, min(CHATS, 80), rounds=2), Callers(house)
     steps = [(house.workers, n) for n in range(4)] + [(house.gateways, n) for n in range(2)]
     began = time.monotonic()
     async with asyncio.TaskGroup() as group:
@@ -164,7 +164,7 @@ async def test_a_worker_cut_off_for_longer_than_its_lease_shows_and_writes_nothi
         for n, chat in enumerate(chats):
             if chat not in its:
                 house.gates[str(n)].set()
-        await until(lambda: house.telegram.whole == set(map(str, range(len(chats)))), 40)
+        await until(lambda: set(map(str, range(len(chats)))) <= house.telegram.answered, 40)
         async with house.store() as store:
             while await store.waiting_sessions(["telegram"]):
                 await asyncio.sleep(0.05)
@@ -177,7 +177,7 @@ async def test_a_worker_cut_off_for_longer_than_its_lease_shows_and_writes_nothi
     await cut_off.until(lambda: all(f"session {session_of(chat)}" in lost(cut_off.output) for chat in its))
     house.say(500, "task 500 plain")
     house.say(-1501, "task 501 plain")
-    await until(lambda: {"500", "501"} <= house.telegram.whole, 20)
+    await until(lambda: {"500", "501"} <= house.telegram.answered, 20)
     shown = [c for c in house.telegram.calls[calls:] if c.chat in chats]
     assert [(c.method, c.chat) for c in shown] == []
     async with house.store() as store:
@@ -205,12 +205,12 @@ async def test_the_gateway_that_polls_is_killed_and_another_one_goes_on(
 ) -> None:
     house.write(mode="polling")
     await house.start(gateways=2, workers=2)
-    load = Load(house, dice, 60, rounds=2)
+    load = Load(house, dice, 40, rounds=2)
     chaos = Chaos(house, load, dice)
     async with asyncio.TaskGroup() as group:
         group.create_task(load.talk())
-        for place in (0, 1, 0):
-            await until(lambda at=load.answered: load.answered >= at + load.total / 5, 60)  # type: ignore[misc]
+        for place in (0, 1):
+            await until(lambda at=load.answered: load.answered >= at + load.total / 4, 60)  # type: ignore[misc]
             await chaos.kill_gateway(place)
             await chaos.started()
     await load.quiet(60)

@@ -14,6 +14,7 @@ import pytest
 from agent.agent import Agent
 from agent.conversation import Conversation
 from agent.history import Assistant, User
+from agent.tools.base import Question
 from bridge.app import App
 from bridge.delivery import LiveReply
 from bridge.questions import Questions
@@ -69,8 +70,6 @@ async def test_sessions_that_went_idle_leave_memory(tmp_path: Path, monkeypatch:
 
 
 async def test_a_question_that_nobody_could_be_asked_leaves_nothing(tmp_path: Path) -> None:
-    from agent.tools.base import Question
-
     questions = Questions({}, lambda: "1")
     for n in range(100):
         ref = ReplyRef(f"r{n}", Address("gone", str(n)), "m")

@@ -643,6 +643,7 @@ async def test_use_is_summed_by_day_session_person_and_name(store: Store) -> Non
     }
     whole = await store.usage(since, ())
     assert {(one.kind, one.name, one.calls) for one in whole} == {("model", "gpt", 4), ("tool", "read: a", 3)}
+    assert [one.calls for one in await store.usage(since, ("person",), most=2)] == [3, 1]
     own = await store.usage(since, (), ("telegram", "43"))
     assert own == [replace(blank, person="")]
     assert await store.usage(since, (), ("slack", "43")) == []
