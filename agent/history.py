@@ -135,7 +135,7 @@ class HistoryStore(Protocol):
         ...
 
     async def tail(self, session: str, least: int) -> Tail:
-        """The newest entries: `least` of them (or all there are), and what belongs to the oldest one's run."""
+        """The newest entries: `least` of them (or all), and what belongs to the oldest one's run."""
         ...
 
     async def count(self, session: str) -> int:

@@ -36,7 +36,7 @@ from bridge.notes import BusyMode
 from bridge.store import check_url
 from bridge.store.base import StoreError
 from bridge.variables import Variables
-from channels.base import ChannelConfig, ChannelError
+from channels.base import ChannelConfig, ChannelError, ChatKind
 from channels.registry import load
 
 __all__ = ["AccessRule", "Config", "ConfigError", "Fault", "load_config"]
@@ -62,6 +62,10 @@ class ScopeSettings(_Section):
 
     direct: Scope = "thread"
     group: Scope = "thread"
+
+    @property
+    def by_kind(self) -> Mapping[ChatKind, Scope]:
+        return {"direct": self.direct, "group": self.group, "channel": self.group}
 
 
 class ResetSettings(_Section):

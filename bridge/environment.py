@@ -41,12 +41,15 @@ class Environment(Mapping[str, str]):
             seen = None
         if seen == self._seen:
             return
-        self._seen = seen
         try:
             file = read_dotenv(self._dotenv)
         except (ConfigError, OSError) as error:
             log.warning("%s cannot be used, its last values stay: %s", self._dotenv, error)
+            # One that could not be read (no descriptor left) is read again; one that is wrong, once edited.
+            if isinstance(error, ConfigError) and any(fault.line for fault in error.faults):
+                self._seen = seen
             return
+        self._seen = seen
         self._variables.layers = (self._real, file)
         self._on_secrets(file)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from agent.prompt import SystemPrompt
@@ -23,7 +22,6 @@ from bridge.config import Config
 from bridge.delivery import Delivery
 from bridge.doorbell import Doorbell
 from bridge.house import House
-from bridge.keys import Scope
 from bridge.ledger import Ledger
 from bridge.maintenance import Chore, Maintenance
 from bridge.mcp_login import McpLogin
@@ -38,7 +36,6 @@ from bridge.skill_versions import SkillVersions
 from bridge.switches import StoredSwitches
 from bridge.turns import Intake
 from bridge.vectors import VECTORS_SCOPE, StoredVectors
-from channels.base import ChatKind
 
 if TYPE_CHECKING:
     from bridge.app import App
@@ -213,11 +210,5 @@ def _session_limits(config: Config) -> SessionLimits:
         reset=sessions.reset.when,
         reset_hour=sessions.reset.hour,
         reset_idle=sessions.reset.idle_hours * 3600,
-        scopes=scopes(config),
+        scopes=sessions.scope.by_kind,
     )
-
-
-def scopes(config: Config) -> Mapping[ChatKind, Scope]:
-    """What shares a session, by the kind of chat."""
-    scope = config.sessions.scope
-    return {"direct": scope.direct, "group": scope.group, "channel": scope.group}

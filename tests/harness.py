@@ -74,7 +74,9 @@ class Process:
         *command: str,
         environ: Mapping[str, str] | None = None,
         dev: bool = True,
+        module: str = "bridge.cli",
     ) -> None:
+        self.module = module
         self.config = config
         self.home = home
         self.command = command or ("run",)
@@ -91,7 +93,7 @@ class Process:
             sys.executable,
             *(("-X", "dev") if self.dev else ()),
             "-m",
-            "bridge.cli",
+            self.module,
             *self.command,
             *(("--config", str(self.config)) if self.config else ()),
             stdin=asyncio.subprocess.DEVNULL,

@@ -28,7 +28,6 @@ from bridge.store import is_redis
 from bridge.store.base import StoreError
 from bridge.store.redis import RedisStore
 from bridge.texts import text
-from bridge.wiring import scopes
 from channels.base import Activity, Channel, Choice, Inbound, Json, Press, SendError, TooLarge
 
 log = logging.getLogger("causeway.cluster")
@@ -65,7 +64,7 @@ class Gateway(Process):
         super().__init__(config, clock=clock, masker=masker, roles=True)
         self.name = f"gateway-{secrets.token_hex(4)}"
         self._beat = beat
-        self._scopes = scopes(config)
+        self._scopes = config.sessions.scope.by_kind
         #: Requests held open for their answer: (channel, chat, message).
         self._open: OrderedDict[tuple[str, str, str], None] = OrderedDict()
         self._closed = asyncio.Event()

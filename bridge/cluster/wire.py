@@ -122,7 +122,7 @@ class Wire:
             async with asyncio.timeout(_START):
                 await self._changed.wait()  # the line is made
         except TimeoutError:
-            raise StoreError("Redis does not let this process listen (SUBSCRIBE); its log says why.") from None
+            raise StoreError("Redis does not let this process SUBSCRIBE; its log says why.") from None
         await self._look()
         await self.tell_all("here", [self.name, self._record()])
         self._tasks.append(asyncio.create_task(self._keep(), name="cluster heartbeat"))

@@ -200,7 +200,7 @@ class RedisNotes:
             kept = await self._desk.reader.one(("HGETALL", *self._desk.keys.of_day(day, "sums")))
             await asyncio.to_thread(_add_up, sums, day, kept, per, of)
         kept = await asyncio.to_thread(_largest, sums, most) if most else list(sums.items())
-        return [UsageRow(*names, **numbers) for names, numbers in kept]  # type: ignore[arg-type]
+        return [UsageRow(*names, **numbers) for names, numbers in kept]
 
 
 def _largest(

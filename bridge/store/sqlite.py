@@ -312,7 +312,8 @@ class SqliteStore:
         group = ", ".join((*(name for name in USAGE_FIELDS if name in per), "kind", "name"))
         whose = "AND channel = ? AND person = ?" if of else ""
         order = "sum(input) + sum(output) + sum(calls) DESC" if most else "1"
-        statement = f"{_USAGE.format(', '.join(chosen))} WHERE day >= ? {whose} GROUP BY {group} ORDER BY {order} LIMIT ?"
+        head = _USAGE.format(", ".join(chosen))
+        statement = f"{head} WHERE day >= ? {whose} GROUP BY {group} ORDER BY {order} LIMIT ?"
         marks = (since, *(of or ()), most or -1)
         return await self._search(lambda db: [UsageRow(*row) for row in db.execute(statement, marks)])
 

@@ -97,7 +97,6 @@ class Callers:
 async def test_a_rolling_restart_under_load_loses_and_repeats_nothing(
     house: Stage, dice: random.Random
 ) -> None:
-    house.dev = True
     house.add_server()
     await house.start(gateways=2, workers=4)
     load, callers = Load(house, dice, min(CHATS, 80), rounds=2), Callers(house)
@@ -126,6 +125,7 @@ async def test_a_rolling_restart_under_load_loses_and_repeats_nothing(
 
 
 async def test_a_gateway_that_is_told_to_stop_answers_the_requests_held_open(house: Stage) -> None:
+    house.dev = True
     await house.start(gateways=1, workers=1)
     gateway = house.gateways[0]
     body = {"model": "causeway", "messages": [{"role": "user", "content": "task 1 held"}]}
@@ -139,6 +139,7 @@ async def test_a_gateway_that_is_told_to_stop_answers_the_requests_held_open(hou
         assert answer.status == 200
         assert (await answer.json())["choices"][0]["message"]["content"] == answer_to("1", "held")
         await stopping
+    await house.terminate(house.workers, 0)
 
 
 async def test_a_worker_cut_off_for_longer_than_its_lease_shows_and_writes_nothing_more(

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from bridge.cluster.worker import Worker
+from channels.base import Address, Chunk, Inbound, ReplyRef, Sender
 from tests.fakes.fleet import Fleet, ask, fleet
 from tests.fakes.llm import Call, Say, ScriptedModel, Seen
 from tests.fakes.telegram import TOKEN, FakeTelegram
@@ -385,3 +386,31 @@ async def test_doctor_says_which_processes_work_on_the_store(house: Fleet) -> No
     await gateway.stop(grace=0)
     house.gateways.clear()
     assert await said() == ["A worker is running but no gateway: no channel receives or shows anything"]
+
+
+async def test_a_slow_gateway_gets_the_newest_text_and_in_the_end_the_whole_one(
+    house: Fleet, telegram: FakeTelegram, model: ScriptedModel
+) -> None:
+    words = " ".join(f"word{n}" for n in range(400))
+    model.script = lambda seen: Say(words, pieces=200, between=0.01)
+    gateway = await house.gateway()
+    await house.worker()
+    web, shown = gateway.channels["web"], list[str]()
+    post, edit = web.post, web.edit
+
+    async def slow_post(ref: ReplyRef, n: int, chunk: Chunk, *, final: bool) -> str:
+        shown.append(chunk.text)
+        await asyncio.sleep(0.4)
+        return await post(ref, n, chunk, final=final)
+
+    async def slow_edit(ref: ReplyRef, n: int, message: str, chunk: Chunk, *, final: bool) -> None:
+        shown.append(chunk.text)
+        await asyncio.sleep(0.4)
+        await edit(ref, n, message, chunk, final=final)
+
+    web.post, web.edit = slow_post, slow_edit  # type: ignore[method-assign, assignment]
+    address = Address("web", "visitor")
+    await gateway.receive(Inbound("1", address, Sender("local"), "tell me"))
+    await until(lambda: shown and shown[-1] == words)
+    assert 2 <= len(shown) < 20, "no piece of its own for each of 200"
+    assert all(words.startswith(text) for text in shown)
