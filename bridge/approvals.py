@@ -95,6 +95,8 @@ class Approvals:
         self.announce: Callable[[str], None] = lambda id: None
         self._audit = store.channel_state(AUDIT_SCOPE)
         self._open: dict[str, _Open] = {}
+        #: Decided and shown, by session: kept in the store until the run is over, which may come back to it.
+        self._over: dict[str, set[str]] = {}
         self._last_code = secrets.randbelow(len(_CODES))
 
     async def load(self) -> None:
@@ -318,13 +320,26 @@ class Approvals:
 
     async def stopped(self, session: str) -> None:
         """The session's run was stopped: what waits in it is a no."""
-        for mine in [one for one in (await self._stored()).values() if one.card.session == session]:
+        over = self._over.get(session, ())
+        here = [one for one in (await self._stored()).values() if one.card.session == session]
+        for mine in [one for one in here if one.card.id not in over]:
             self._open.setdefault(mine.card.id, mine)
             if mine.card.state == "waiting":
                 await self._decide(mine, "denied", "", "")
             channel = self._channels.get(mine.card.address.channel)
             if channel is not None:
                 await self._end(channel, _ref(mine.card), mine.card)
+
+    async def done(self, session: str) -> None:
+        """The session's run is over, and does not come back to what was decided for it."""
+        left = [
+            id
+            for id, one in self._open.items()
+            if one.card.session == session and one.card.state != "waiting"
+        ]
+        for id in (*self._over.pop(session, ()), *left):
+            self._open.pop(id, None)
+            await self._store.put_setting(_SCOPE, id, None)
 
     async def forget(self, session: str) -> None:
         """A new conversation: what was allowed for the old one is so no more."""
@@ -350,10 +365,11 @@ class Approvals:
         return [card for card in here if card.state == "waiting"]
 
     async def _end(self, channel: Channel, ref: ReplyRef, card: Card) -> None:
-        """Show the outcome in the card's place, and put the approval away."""
+        """Show the outcome in the card's place. What was decided stays in the store until the run is over: a
+        call that a crash kept from beginning does not ask again."""
         if self._open.pop(card.id, None) is None:
             return
-        await self._store.put_setting(_SCOPE, card.id, None)
+        self._over.setdefault(card.session, set()).add(card.id)
         key = {"denied": "approval.was.no", "timeout": "approval.was.late"}.get(
             card.state, "approval.was.yes"
         )

@@ -246,6 +246,7 @@ class Runner:
         for waiting in self._batch[1:]:  # answered with the first: nobody is to wait for more
             await self._unanswered(waiting)
         self.office.delivered()
+        await self.office.approvals.done(self.session)
 
     def _seqs(self) -> list[int]:
         return [waiting.seq for waiting in self._batch]

@@ -18,6 +18,7 @@ from aiohttp import web
 
 from agent.tools.mcp.logins import CALLBACK_PATH
 from bridge.cluster import codec
+from bridge.cluster.shown import Shown
 from bridge.cluster.wire import Refused, Unreached, Wire, ranked
 from bridge.config import Config
 from bridge.keys import key_of
@@ -68,6 +69,7 @@ class Gateway(Process):
         #: Requests held open for their answer: (channel, chat, message).
         self._open: OrderedDict[tuple[str, str, str], None] = OrderedDict()
         self._closed = asyncio.Event()
+        self._shown = Shown()
         self._tasks: set[asyncio.Task[None]] = set()
         self.wire: Wire | None = None
 
@@ -246,11 +248,12 @@ class Gateway(Process):
         match what:
             case "post":
                 _, n, chunk, final = rest
-                return await channel.post(ref, n, codec.chunk_from_json(chunk, workspace), final=final)
+                chunk = codec.chunk_from_json(chunk, workspace)
+                return await self._shown.post(channel, ref, n, chunk, final=final)
             case "edit":
                 _, n, message, chunk, final = rest
                 chunk = codec.chunk_from_json(chunk, workspace)
-                await channel.edit(ref, n, message, chunk, final=final)
+                await self._shown.edit(channel, ref, n, message, chunk, final=final)
             case "end":
                 await channel.end(ref)
                 self._open.pop((channel.name, ref.address.chat, ref.to), None)
@@ -261,7 +264,8 @@ class Gateway(Process):
                 await channel.acknowledge(ref)
             case "ask":
                 _, question, choices = rest
-                return await channel.ask(ref, question, [Choice(**one) for one in choices])
+                shown = [Choice(**one) for one in choices]
+                return await self._shown.ask(channel, ref, question, shown)
             case "settle":
                 await channel.settle(ref, rest[1], rest[2])
             case _:

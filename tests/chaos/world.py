@@ -416,8 +416,9 @@ class World:
                 odd.append(f"still in the inbox: {waiting}")
             if pending := await store.pending_replies(channels):
                 odd.append(f"still in the outbox: {[reply.id for reply in pending]}")
-            if cards := await store.settings("approval"):
-                odd.append(f"open questions: {list(cards)}")
+            cards = [card for card in (await store.settings("approval")).values() if isinstance(card, dict)]
+            if waiting := [card["id"] for card in cards if card["state"] == "waiting"]:
+                odd.append(f"open questions: {waiting}")
             for session in await store.sessions():
                 faults = check_history(await store.history.load(session.key))
                 odd += [f"history of {session.key}: {fault}" for fault in faults]
