@@ -4,7 +4,7 @@ BIN := .venv/bin
 ARGS ?=
 export PYTHON
 
-.PHONY: help run test lint format bench bench-large lock clean
+.PHONY: help run test lint format chaos bench bench-large lock clean
 
 help: ## Show these lines
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile
@@ -29,6 +29,15 @@ format: ## Format and mend what can be mended
 	@scripts/install dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# CAUSEWAY_CHAOS_SEED repeats the choices of an earlier storm.
+CAUSEWAY_KILLS ?= 500
+CAUSEWAY_CHAOS_SEED ?= $(shell date +%s)
+
+chaos: ## Kill the bridge a thousand times, and at every commit of its store (hours; ARGS="-k sqlite")
+	@scripts/install dev
+	CAUSEWAY_KILLS=$(CAUSEWAY_KILLS) CAUSEWAY_CHAOS_SEED=$(CAUSEWAY_CHAOS_SEED) CAUSEWAY_POINTS=all \
+		$(BIN)/python -m pytest tests/chaos/test_random_kills.py tests/chaos/test_commit_points.py $(ARGS)
 
 bench: ## Measure milliseconds and CPU a message (ARGS for the benchmark)
 	@scripts/install dev

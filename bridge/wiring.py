@@ -123,6 +123,7 @@ def bridge_side(app: App) -> None:
             Chore("store claim", app.hold, every=20.0),
             Chore("store fault", app.try_store, every=5.0),
             Chore("store", app.forget, every=3600.0, apart=True),
+            Chore("store check", app.store.examine, every=86_400.0, apart=True),
         ],
         linger=lambda: app.mcp.settle(config.mcp.start_timeout),
     )

@@ -300,6 +300,11 @@ class Store(Protocol):
         waits; at most `limit` a call. Returns their keys: their files are the caller's to delete."""
         ...
 
+    async def examine(self) -> None:
+        """Look through all that is stored, which may take minutes, beside everything else; `notice` then says
+        what is damaged. The look at the start is a short one."""
+        ...
+
     async def tidy(self) -> None:
         """Upkeep in small steps: logs are cut to `LOG_MOST` entries, sums of use older than `USAGE_SECONDS`
         go, room that is free goes back to the disk."""

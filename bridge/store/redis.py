@@ -457,6 +457,9 @@ class RedisStore(RedisNotes):
             gone.append(session)
         return gone
 
+    async def examine(self) -> None:
+        """The server looks after its own files; `doctor` asks it."""
+
     async def tidy(self) -> None:
         """Logs are cut as they are written, and sums of use end by themselves."""
 

@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import sqlite3
+import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import astuple, replace
@@ -34,7 +35,7 @@ from bridge.store.meter import MemoryMeter
 from bridge.store.pace import unhurried
 from bridge.store.sqlite_schema import SPAN, Synchronous, connect, migrate
 from bridge.store.sqlite_state import TOUCH, SqliteChannelState, SqliteHistory, cut_oldest, get_json
-from bridge.store.sqlite_thread import SqliteThread, SqliteWriter
+from bridge.store.sqlite_thread import SqliteThread, SqliteWriter, store_error
 from bridge.store.sqlite_upkeep import damage, give_back, set_aside
 from channels.base import ChannelState, Inbound, Json
 
@@ -44,6 +45,7 @@ T = TypeVar("T")
 
 _BUSY_SECONDS = 1.0  # one try; the threads try again
 _CHECK_SECONDS = 2.0  # for looking through the file at start
+_LONG_CHECK_SECONDS = 3600.0  # for looking through it while it is in use
 _MOST_STEPS = 16_384  # of giving room back, in one go: 4 GiB
 _MOST_ROWS = 5000  # deleted in one transaction
 _AHEAD = 86_400.0  # seconds that a date may lie ahead of the clock
@@ -78,6 +80,7 @@ class SqliteStore:
         # For what looks through much of the file: no message waits behind it. Begun when it is first needed.
         self._searcher = SqliteThread("store-searcher", path, self._open_reader, busy_limit=busy_limit)
         self._searching = asyncio.Lock()
+        self._checking: threading.Event | None = None
         self._history = SqliteHistory(self._writer, self._reader, clock)
         self.meter = MemoryMeter()
 
@@ -94,6 +97,8 @@ class SqliteStore:
             raise
 
     async def close(self) -> None:
+        if self._checking is not None:
+            self._checking.set()
         # The writer last: it is then the only connection, and folds the write-ahead log into the file.
         try:
             await self._searcher.stop()
@@ -366,6 +371,24 @@ class SqliteStore:
             if done:
                 gone.append(session)
         return gone
+
+    async def examine(self) -> None:
+        if not self._sole or self._checking is not None:
+            return
+        self._checking = threading.Event()
+        try:
+            found = await asyncio.to_thread(damage, self.path, _LONG_CHECK_SECONDS, self._checking)
+        except sqlite3.Error as error:
+            log.warning("the database could not be looked through: %s", store_error(error, self.path))
+            return
+        finally:
+            self._checking = None
+        if found:
+            self._notice = (
+                f"The database {self.path} is damaged ({found}). What that does not touch goes on working. "
+                "Stop the bridge, keep the file, and restore a backup (causeway backup makes them)."
+            )
+            log.error("%s", self._notice)
 
     async def tidy(self) -> None:
         day = time.strftime("%Y-%m-%d", time.gmtime(self._clock() - USAGE_SECONDS))

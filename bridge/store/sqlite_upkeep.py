@@ -21,20 +21,23 @@ KEPT_PAGES = 1000
 STEP_PAGES = 64
 
 
-def damage(path: Path, seconds: float) -> str:
-    """What is wrong inside one of our files; empty when nothing was found in that many seconds.
+def damage(path: Path, seconds: float, stop: threading.Event | None = None) -> str:
+    """What is wrong inside one of our files; empty when nothing was found in that many seconds, or until
+    `stop` was set.
 
     A file that is none of ours, or no database at all, is not judged: opening it says so. Raises
     sqlite3.Error when the file cannot be looked at (locked, unreadable).
     """
-    late = threading.Event()
-    with closing(sqlite3.connect(path, timeout=1.0)) as connection:
+    late, done, stop = threading.Event(), threading.Event(), stop or threading.Event()
+    with closing(sqlite3.connect(path, timeout=1.0, check_same_thread=False)) as connection:
 
         def give_up() -> None:
-            late.set()
-            connection.interrupt()
+            stop.wait(seconds)
+            if not done.is_set():
+                late.set()
+                connection.interrupt()
 
-        timer = threading.Timer(seconds, give_up)
+        timer = threading.Thread(target=give_up, name="store-check", daemon=True)
         try:
             if connection.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
                 return ""
@@ -47,7 +50,8 @@ def damage(path: Path, seconds: float) -> str:
                 raise
             return str(error)
         finally:
-            timer.cancel()
+            done.set()
+            stop.set()
             if timer.is_alive():
                 timer.join()  # else it might interrupt a connection that is closed
     # What a check that was cut short has to say means nothing.

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from urllib.parse import urlsplit
@@ -44,7 +45,7 @@ _UNSURE = frozenset({"fatal_error", "internal_error"})
 class ApiError(Exception):
     """A call failed. `error` is Slack's word for it (`ratelimited`, `channel_not_found`, …), or ours when
     there was no answer; `retry_after` in seconds, 0 when not said; `needed` and `provided` are the scopes
-    that `missing_scope` names; `details` Slack's further words (`response_metadata.messages`)."""
+    that `missing_scope` names."""
 
     def __init__(
         self,
@@ -55,29 +56,22 @@ class ApiError(Exception):
         data: Mapping[str, Any] | None = None,
     ) -> None:
         answer = data or {}
-        self.method = method
-        self.error = error
-        self.taken = taken
-        self.retry_after = retry_after
+        self.error, self.taken, self.retry_after = error, taken, retry_after
         self.needed = str(answer.get("needed") or "")
         self.provided = str(answer.get("provided") or "")
-        metadata = answer.get("response_metadata")
-        messages = metadata.get("messages") if isinstance(metadata, dict) else None
-        self.details = tuple(str(m) for m in messages) if isinstance(messages, list) else ()
         super().__init__(f"Slack {method}: {error}" + (f" (needed: {self.needed})" if self.needed else ""))
 
 
 class Api:
     """The Web API as one bot. Made by `connect`, which does no network traffic.
 
-    `scopes` are those that the last answer named for the token (empty before the first call).
+    `client` is the SDK's, for libraries that want one; `session` sends no token by itself. `scopes` are those
+    that the last answer named for the token (empty before the first call).
     """
 
     def __init__(self, client: AsyncWebClient, session: aiohttp.ClientSession, root: str) -> None:
-        self._client = client
-        self._session = session
+        self.client, self.session = client, session
         self._host = urlsplit(root).netloc
-        self.root = root
         self.scopes: frozenset[str] = frozenset()
 
     @classmethod
@@ -100,18 +94,8 @@ class Api:
         client.proxy = None
         return cls(client, session, root)
 
-    @property
-    def client(self) -> AsyncWebClient:
-        """The SDK's client, for libraries that want one."""
-        return self._client
-
-    @property
-    def session(self) -> aiohttp.ClientSession:
-        """The one HTTP session; it sends no token by itself."""
-        return self._session
-
     async def close(self) -> None:
-        await self._session.close()
+        await self.session.close()
 
     async def call(
         self, method: str, /, _timeout: float = CALL_TIMEOUT, _token: str = "", **params: Any
@@ -124,42 +108,41 @@ class Api:
 
         given = {name: value for name, value in params.items() if value is not None}
         headers = {"Authorization": f"Bearer {_token}"} if _token else None
+        body = {"json": given} if method.startswith(_JSON) else {"data": _form(given)}
         try:
-            async with asyncio.timeout(_timeout):
-                if method.startswith(_JSON):
-                    answer = await self._client.api_call(method, json=given, headers=headers)
-                else:
-                    answer = await self._client.api_call(method, data=_form(given), headers=headers)
+            with _no_outcome(method):
+                async with asyncio.timeout(_timeout):
+                    answer = await self.client.api_call(method, headers=headers, **body)
         except SlackApiError as error:
             raise _refusal(method, error.response) from None
-        except (aiohttp.ConnectionTimeoutError, aiohttp.ClientConnectorError) as error:
-            raise ApiError(method, _no_answer(error), "no") from None
-        except TimeoutError:
-            raise ApiError(method, "no answer in time", "maybe") from None
-        except (aiohttp.ClientError, OSError) as error:
-            raise ApiError(method, _no_answer(error), "maybe") from None
         if not _token and (scopes := answer.headers.get("x-oauth-scopes")):
             self.scopes = frozenset(name.strip() for name in scopes.split(","))
         data = answer.data
         return data if isinstance(data, dict) else {}
 
+    async def pages(self, method: str, key: str, most: int, **params: Any) -> AsyncIterator[dict[str, Any]]:
+        """The entries under `key` of at most `most` pages. Raises ApiError."""
+        cursor = None
+        for _ in range(most):
+            answer = await self.call(method, cursor=cursor, **params)
+            for entry in answer.get(key) or ():
+                if isinstance(entry, dict):
+                    yield entry
+            cursor = (answer.get("response_metadata") or {}).get("next_cursor")
+            if not cursor:
+                break
+
     async def upload(self, url: str, path: Path) -> None:
-        """Send a file's bytes to an address of `files.getUploadURLExternal`. Raises ApiError."""
+        """Send a file's bytes to an address of `files.getUploadURLExternal`. Raises ApiError, or OSError for a
+        file that cannot be opened."""
+        file = await asyncio.to_thread(path.open, "rb")
         try:
-            file = await asyncio.to_thread(path.open, "rb")
-            try:
-                async with asyncio.timeout(UPLOAD_TIMEOUT):
-                    async with self._session.post(url, data=file) as response:
-                        if response.status != 200:
-                            raise ApiError("upload", f"http_{response.status}", "refused")
-            finally:
-                await asyncio.to_thread(file.close)
-        except (aiohttp.ConnectionTimeoutError, aiohttp.ClientConnectorError) as error:
-            raise ApiError("upload", _no_answer(error), "no") from None
-        except TimeoutError:
-            raise ApiError("upload", "no answer in time", "maybe") from None
-        except aiohttp.ClientError as error:
-            raise ApiError("upload", _no_answer(error), "maybe") from None
+            with _no_outcome("upload"):
+                async with asyncio.timeout(UPLOAD_TIMEOUT), self.session.post(url, data=file) as response:
+                    if response.status != 200:
+                        raise ApiError("upload", f"http_{response.status}", "refused")
+        finally:
+            await asyncio.to_thread(file.close)
 
     def trusted(self, url: URL) -> bool:
         """Whether an address is Slack's (or the configured server's): only such ones are sent the token."""
@@ -176,13 +159,13 @@ class Api:
         """
         url = URL(address)
         part = target.with_name(target.name + ".part")
-        headers = {"Authorization": f"Bearer {self._client.token}"}
+        headers = {"Authorization": f"Bearer {self.client.token}"}
         try:
             async with asyncio.timeout(DOWNLOAD_TIMEOUT):
                 for hop in range(_REDIRECTS + 1):
                     if not self.trusted(url):
                         raise ApiError("download", "not_slack", "refused")
-                    async with self._session.get(url, headers=headers, allow_redirects=False) as response:
+                    async with self.session.get(url, headers=headers, allow_redirects=False) as response:
                         if response.status in (301, 302, 303, 307, 308):
                             url = url.join(URL(response.headers.get("Location", "")))
                             continue
@@ -196,6 +179,19 @@ class Api:
             raise ApiError("download", _no_answer(error), "no") from None
         finally:
             await asyncio.to_thread(part.unlink, missing_ok=True)
+
+
+@contextmanager
+def _no_outcome(method: str) -> Iterator[None]:
+    """An answer that did not come, as ApiError."""
+    try:
+        yield
+    except (aiohttp.ConnectionTimeoutError, aiohttp.ClientConnectorError) as error:
+        raise ApiError(method, _no_answer(error), "no") from None
+    except TimeoutError:
+        raise ApiError(method, "no answer in time", "maybe") from None
+    except (aiohttp.ClientError, OSError) as error:
+        raise ApiError(method, _no_answer(error), "maybe") from None
 
 
 def _check_download(response: aiohttp.ClientResponse, *, html: bool) -> None:
@@ -222,30 +218,24 @@ async def _save(response: aiohttp.ClientResponse, part: Path, max_bytes: int) ->
 def _form(params: dict[str, Any]) -> dict[str, str]:
     """Parameters as form fields: lists and objects as JSON, as Slack wants them there."""
     return {
-        name: value
-        if isinstance(value, str)
-        else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+        name: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
         for name, value in params.items()
     }
 
 
 def _refusal(method: str, response: Any) -> ApiError:
     """What an answer that is not `ok` means."""
-    status = int(getattr(response, "status_code", 0) or getattr(response, "status", 0) or 0)
+    # aiohttp's own response where the body could not be read.
+    status = int(getattr(response, "status_code", 0) or response.status)
     data = getattr(response, "data", None)
     data = data if isinstance(data, dict) else {}
     error = str(data.get("error") or "")
-    headers = getattr(response, "headers", None) or {}
     if status == 429 or error in ("ratelimited", "rate_limited"):
-        return ApiError(method, "ratelimited", "refused", _seconds(headers), data)
+        return ApiError(method, "ratelimited", "refused", _seconds(response.headers), data)
     if error:
         return ApiError(method, error, "maybe" if error in _UNSURE else "refused", 0.0, data)
     # No JSON, or none of Slack's: a proxy answered. 503 is said before anything was taken.
-    return ApiError(method, f"http_{status}" if status else "unreadable answer", _by_status(status))
-
-
-def _by_status(status: int) -> Taken:
-    return "refused" if status == 503 or 400 <= status < 500 else "maybe"
+    return ApiError(method, f"http_{status}", "refused" if status == 503 or 400 <= status < 500 else "maybe")
 
 
 def _seconds(headers: Mapping[str, str]) -> float:

@@ -127,20 +127,11 @@ def _public_url(env: Env, language: str, name: str) -> Finding:
 
 
 async def _membership(api: Api, env: Env, language: str, bot: str) -> Finding:
-    count, cursor = 0, ""
+    params = {"types": "public_channel,private_channel", "exclude_archived": True, "limit": 1000}
+    count = 0
     try:
-        for _ in range(_PAGES):
-            found = await api.call(
-                "conversations.list",
-                types="public_channel,private_channel",
-                exclude_archived=True,
-                limit=1000,
-                cursor=cursor or None,
-            )
-            count += sum(1 for channel in found.get("channels") or () if channel.get("is_member"))
-            cursor = str((found.get("response_metadata") or {}).get("next_cursor") or "")
-            if not cursor:
-                break
+        async for channel in api.pages("conversations.list", "channels", _PAGES, **params):
+            count += bool(channel.get("is_member"))
     except ApiError as error:
         return _finding(env, language, "warning", "channels_unknown", error=error.error)
     if not count:

@@ -43,22 +43,11 @@ async def earlier(
 
 async def _read(api: Api, chat: str, thread: str, before: str) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
-    cursor = ""
+    params = {"channel": chat, "ts": thread, "latest": before, "limit": _PAGE}
     try:
         async with asyncio.timeout(_PATIENCE):
-            for _ in range(_PAGES):
-                answer = await api.call(
-                    "conversations.replies",
-                    channel=chat,
-                    ts=thread,
-                    latest=before,
-                    limit=_PAGE,
-                    cursor=cursor or None,
-                )
-                found += [m for m in answer.get("messages") or () if isinstance(m, dict)]
-                cursor = str((answer.get("response_metadata") or {}).get("next_cursor") or "")
-                if not cursor:
-                    break
+            async for message in api.pages("conversations.replies", "messages", _PAGES, **params):
+                found.append(message)
     except (ApiError, TimeoutError) as error:
         log.info("the earlier messages of a thread are not known, or not all: %s", error)
     return found

@@ -38,6 +38,10 @@ class Repeat:
     first: float
     why: str = ""
 
+    @property
+    def is_command(self) -> bool:
+        return self.words.startswith("/")
+
 
 @dataclass(slots=True)
 class Verdict:
@@ -65,7 +69,7 @@ class Judge:
         self.stage = stage
         self.kills = kills
         self.outages = outages
-        self._explained: set[tuple[int, int]] = set()
+        self._explained: set[tuple[int, bool, int]] = set()
 
     def judge(self, said: Mapping[int, Sequence[str]]) -> Verdict:
         """`said`: what was said in each chat, in order: tasks and commands."""
@@ -160,7 +164,7 @@ class Judge:
         if kill is None:
             verdict.doubled.append(repeat)
             return
-        self._explained.add((repeat.chat, id(kill)))
+        self._explained.add((repeat.chat, repeat.is_command, id(kill)))
         repeat.why = f"{kill.what} killed {kill.at - repeat.first:+.2f} s after it was shown"
         verdict.repeated.append(repeat)
 
@@ -180,11 +184,12 @@ class Judge:
         return "; ".join(told)
 
     def _kill_of(self, repeat: Repeat) -> Kill | None:
-        """The kill that the first showing was in flight at; a kill explains one repeat of a chat."""
+        """The kill that the first showing was in flight at; a kill explains one repeat of a
+        chat's run, and one of the answer to a command beside it."""
         for kill in self.kills:
             if kill.sessions is not None and session_of(repeat.chat) not in kill.sessions:
                 continue
-            if (repeat.chat, id(kill)) in self._explained:
+            if (repeat.chat, repeat.is_command, id(kill)) in self._explained:
                 continue
             late = AFTER if kill.sessions is not None else 1.0
             if -late <= kill.at - repeat.first <= BEFORE:

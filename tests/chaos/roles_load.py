@@ -150,11 +150,22 @@ class Chaos:
         self._again(self.stage.start_gateway(place))
 
     async def kill_worker(self, place: int) -> None:
-        name, at = name_of(self.stage.workers[place]), time.monotonic()
-        await self.stage.kill(self.stage.workers, place)
-        # Its claims last for a while yet.
-        self.kills.append(Kill(at, f"worker {place}", await self._had_by(name)))
+        kill = await self._dead_worker(place)
+        await self._note(kill)
         self._again(self.stage.start_worker(place))
+
+    async def _dead_worker(self, place: int) -> Kill:
+        kill = Kill(time.monotonic(), name_of(self.stage.workers[place]))
+        await self.stage.kill(self.stage.workers, place)
+        return kill
+
+    async def _note(self, kill: Kill) -> None:
+        """Which sessions it had: its claims last for a while yet."""
+        sessions = [session_of(chat) for chat in self.load.said]
+        async with self.stage.store() as store:
+            holders = await store.arrivals.holders(sessions)
+        kill.sessions = frozenset(s for s, h in zip(sessions, holders, strict=True) if h == kill.what)
+        self.kills.append(kill)
 
     def _again(self, start: object) -> None:
         task: asyncio.Task[object] = asyncio.ensure_future(start)  # type: ignore[call-overload]
@@ -166,18 +177,20 @@ class Chaos:
 
         task.add_done_callback(started)
 
-    async def _had_by(self, name: str) -> frozenset[str]:
-        sessions = [session_of(chat) for chat in self.load.said]
-        async with self.stage.store() as store:
-            holders = await store.arrivals.holders(sessions)
-        return frozenset(s for s, holder in zip(sessions, holders, strict=True) if holder == name)
-
     async def _redis(self) -> None:
-        begin = time.monotonic()
+        """Redis dies and comes again; from the second time on a worker dies while it is away."""
+        begin, place, kill = time.monotonic(), -1, None
         self.stage.redis.kill()
+        if self.outages:
+            place = self.dice.choice(sorted(self.stage.workers))
+            await asyncio.sleep(self.dice.uniform(0.0, 1.0))
+            kill = await self._dead_worker(place)
         await asyncio.sleep(self.dice.uniform(0.1, 2.0))
         await asyncio.to_thread(self.stage.redis.start)
         self.outages.append(Outage(begin, time.monotonic()))
+        if kill is not None:
+            await self._note(kill)
+            self._again(self.stage.start_worker(place))
 
 
 async def judged(

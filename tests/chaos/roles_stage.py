@@ -33,7 +33,7 @@ from tests.harness import ROOT, Process, openai_at, write_config
 #: Seconds that a claim lasts where a test cannot wait for the product's 15.
 SHORT_LEASE = 3.0
 NEW, QUEUE = "Done. This is a new conversation.", "While I work, messages are handled by"
-STOPPED = ("Stopped.", "There is nothing to stop.")
+STOPPED = ("Stopped.", "There is nothing to stop.", "I was restarted while I carried out /stop")
 NOTE = "(stopped)"
 COMPLAINTS = ("was destroyed", "Unclosed", "unclosed", "never awaited", "never retrieved", "Traceback")
 _SHORTEN = f"""

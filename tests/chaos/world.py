@@ -57,6 +57,7 @@ class Figures:
     kills: int = 0
     messages: int = 0
     tools: int = 0
+    tools_mcp: int = 0
     tools_repeated: int = 0
     outcomes_unknown: int = 0
     not_there: int = 0
@@ -66,6 +67,7 @@ class Figures:
         self.kills += other.kills
         self.messages += other.messages
         self.tools += other.tools
+        self.tools_mcp += other.tools_mcp
         self.tools_repeated += other.tools_repeated
         self.outcomes_unknown += other.outcomes_unknown
         self.not_there += other.not_there
@@ -82,8 +84,8 @@ class Figures:
         return (
             f"{self.kills} kills, {self.messages} messages: {len(v.lost)} lost, {len(v.doubled)} doubled, "
             f"{len(v.disorder)} out of order, {len(v.odd)} odd; {v.repeated} calls in flight repeated, "
-            f"{v.stopped} stopped and {v.dropped} dropped as asked; {self.tools} tool calls, "
-            f"{self.tools_repeated} repeated, {self.outcomes_unknown} told as unknown, "
+            f"{v.stopped} stopped and {v.dropped} dropped as asked; {self.tools} tool calls "
+            f"({self.tools_mcp} by MCP), {self.tools_repeated} repeated, {self.outcomes_unknown} told as unknown, "
             f"{self.not_there} not run since their server had not started"
         )
 
@@ -392,6 +394,7 @@ class World:
                 if message["role"] == "tool":
                     results[int(message["tool_call_id"].removeprefix("call_"))].add(_text(message))
         found.tools = len(results)
+        found.tools_mcp = sum(": done" in result for said in results.values() for result in said)
         found.tools_repeated = sum(count - 1 for count in runs.values())
         looked = {one.number for asked in self.asked.values() for one in asked if one.kind == "look"}
         for number, said in results.items():

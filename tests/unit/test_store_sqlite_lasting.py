@@ -11,6 +11,7 @@ import sqlite3
 import stat
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
@@ -83,6 +84,32 @@ async def test_a_damaged_file_is_set_aside_whole_and_told_and_a_new_one_begun(
     async with opened(path, sole=True) as store:
         assert store.notice() == ""
         assert len(await store.next("s")) == 1
+
+
+async def test_damage_that_the_short_look_at_the_start_missed_is_found_beside_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "causeway.db"
+    await filled(path)
+    async with opened(path, sole=True) as store:
+        await store.examine()
+        assert store.notice() == ""
+    trample(path)
+    monkeypatch.setattr("bridge.store.sqlite._CHECK_SECONDS", 0.0)
+    async with opened(path, sole=True) as store:
+        await store.examine()
+        assert "is damaged" in store.notice()
+        assert "restore a backup" in store.notice()
+        assert store.notice() in caplog.text
+    assert damaged_files(path) == [], "nothing is moved under a bridge that works"
+
+
+async def test_a_long_look_ends_at_once_when_the_bridge_stops(tmp_path: Path) -> None:
+    path = tmp_path / "causeway.db"
+    await filled(path)
+    stop = threading.Event()
+    stop.set()
+    assert await asyncio.to_thread(damage, path, 3600.0, stop) == ""
 
 
 async def test_a_second_damaged_file_does_not_take_the_place_of_the_first(tmp_path: Path) -> None:
