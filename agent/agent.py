@@ -144,8 +144,8 @@ class Agent:
                 if not answer.text.strip():
                     raise _Failed("steps", f"no answer within {self._settings.max_steps} steps")
                 answer = replace(answer, calls=(), opaque={})
+            self._partial = ""  # an answer whose writing is begun is kept, also when a stop comes meanwhile
             await self._conversation.add(Assistant(turn.run, answer.text, answer.calls, answer.opaque))
-            self._partial = ""
             if answer.stop == "length" and not answer.calls:
                 raise _Failed("cut_off", "the model's output limit ended the answer")
             if answer.stop == "refused" and not answer.calls and not answer.text.strip():

@@ -29,7 +29,14 @@ def trace(path: str, line: str) -> None:
     os.close(file)
 
 
-def result(request: dict[str, Any], path: str, seconds: float) -> dict[str, Any]:
+def answer(request: dict[str, Any], path: str, seconds: float) -> dict[str, Any]:
+    found = result(request, path, seconds)
+    if found is None:
+        return {"error": {"code": -32601, "message": f"unknown method {request['method']}"}}
+    return {"result": found}
+
+
+def result(request: dict[str, Any], path: str, seconds: float) -> dict[str, Any] | None:
     match request["method"]:
         case "initialize":
             about = {"name": "ledger", "version": "1"}
@@ -41,15 +48,15 @@ def result(request: dict[str, Any], path: str, seconds: float) -> dict[str, Any]
             trace(path, f"{'look' if name == 'look' else 'run'} {number}")
             time.sleep(seconds)
             return {"content": [{"type": "text", "text": f"{name} {number}: done"}]}
-    raise ValueError(request["method"])
+    return None
 
 
 def main(path: str, seconds: float) -> None:
     for line in sys.stdin:
         request = json.loads(line)
         if "id" in request and "method" in request:
-            answer = {"jsonrpc": "2.0", "id": request["id"], "result": result(request, path, seconds)}
-            print(json.dumps(answer), flush=True)
+            said = {"jsonrpc": "2.0", "id": request["id"], **answer(request, path, seconds)}
+            print(json.dumps(said), flush=True)
 
 
 if __name__ == "__main__":

@@ -80,10 +80,17 @@ class Load:
         except AssertionError:
             print(f"not quiet: {self.open} of {self.total} wait")
             return
-        async with self.stage.store() as store, asyncio.timeout(60):
-            while await store.waiting_sessions(["telegram", "api"]) or await store.arrivals.unclaimed(5000):
-                await asyncio.sleep(0.1)
-            while [r for r in await store.pending_replies(["telegram", "api"]) if r.state == "complete"]:
+        channels, end = ["telegram", "api"], time.monotonic() + 60
+        async with self.stage.store() as store:
+            while True:
+                left = [
+                    *await store.waiting_sessions(channels),
+                    *await store.arrivals.unclaimed(5000),
+                    *(one.id for one in await store.pending_replies(channels) if one.state == "complete"),
+                ]
+                if not left:
+                    return
+                assert time.monotonic() < end, f"all is answered, and yet there is work: {left}"
                 await asyncio.sleep(0.1)
 
     async def histories(self) -> list[str]:
@@ -100,8 +107,8 @@ class Load:
                     f"task {task} " not in text for task, text in zip(asked, heard, strict=False)
                 ):
                     wrong.append(f"chat {chat}: asked {asked}, history has {heard}")
-                answers = [e.text.split()[1] for e in entries if isinstance(e, Assistant) and e.text]
-                if answers != asked:
+                answers = [e.text.split()[1:2] for e in entries if isinstance(e, Assistant) and e.text]
+                if answers != [[task] for task in asked]:
                     wrong.append(f"chat {chat}: asked {asked}, history answers {answers}")
         return wrong
 

@@ -251,6 +251,21 @@ async def test_every_commit_can_be_the_last(
         assert {(p.name, p.side) for p in wanted} == hit
 
 
+@pytest.mark.parametrize(
+    "point",
+    [
+        # A person's yes was forgotten between its card's end and the call's beginning, and asked for again.
+        Point("a_card", "before", "history.append begun", 1),
+        # A command that changes something was marked as seen and never answered.
+        Point("steered", "after", "store.mark_seen answered", 1),
+        Point("stopped", "before", "store.complete_reply", 1),
+    ],
+    ids=str,
+)
+async def test_what_was_once_lost_is_lost_no_more(point: Point, tmp_path: Path) -> None:
+    assert (await die_at(point, tmp_path, "sqlite:///causeway.db")).kills == 1
+
+
 def _own(store: str, name: str) -> str:
     """A place of its own in the store."""
     return store if store.startswith("sqlite") else f"{store}?prefix={name}"

@@ -118,3 +118,4 @@ async def test_random_kills_lose_nothing_double_nothing_and_change_no_order(
     with capsys.disabled():
         print(f"\n{kind}, all: {total}", flush=True)
     assert not faults, "\n\n".join(faults)
+    assert total.tools_mcp, "the MCP server was never reached, so nothing is shown about it"

@@ -1,5 +1,8 @@
 """Gateways, workers and Redis killed under load, replaced under load, cut off for a while: what was taken
-from the platform is answered once and in order. `make chaos` does it at full size."""
+from the platform is answered once and in order.
+
+`CAUSEWAY_CHATS` (2000 for the whole) and `CAUSEWAY_KILLS` set the size; `CAUSEWAY_CHAOS_SEED` repeats what
+one run did, as far as the speed of the machine lets it."""
 
 from __future__ import annotations
 

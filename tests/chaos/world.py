@@ -85,8 +85,8 @@ class Figures:
             f"{self.kills} kills, {self.messages} messages: {len(v.lost)} lost, {len(v.doubled)} doubled, "
             f"{len(v.disorder)} out of order, {len(v.odd)} odd; {v.repeated} calls in flight repeated, "
             f"{v.stopped} stopped and {v.dropped} dropped as asked; {self.tools} tool calls "
-            f"({self.tools_mcp} by MCP), {self.tools_repeated} repeated, {self.outcomes_unknown} told as unknown, "
-            f"{self.not_there} not run since their server had not started"
+            f"({self.tools_mcp} by MCP), {self.tools_repeated} repeated, {self.outcomes_unknown} told as "
+            f"unknown, {self.not_there} not run since their server had not started"
         )
 
 

@@ -592,3 +592,26 @@ async def test_a_stop_in_the_middle_of_a_write_leaves_memory_and_disk_agreed(tmp
     check(entries)
     assert [e.text for e in entries if isinstance(e, ToolOutput)] == ["got 1"]
     assert await world.agent.entries() == entries
+
+
+async def test_a_stop_while_the_finished_answer_is_written_keeps_it_once(tmp_path: Path) -> None:
+    writing, go_on = asyncio.Event(), asyncio.Event()
+    world = await World(tmp_path, [says("the whole answer")]).start()
+    real = world.history.append
+
+    async def slow(session: str, entries: Sequence[Entry]) -> None:
+        if any(isinstance(e, Assistant) for e in entries) and not writing.is_set():
+            writing.set()
+            await go_on.wait()
+        await real(session, entries)
+
+    world.history.append = slow  # type: ignore[method-assign]
+    task = asyncio.create_task(world.say("go"))
+    await writing.wait()
+    task.cancel()
+    await asyncio.sleep(0)
+    go_on.set()
+    await asyncio.wait({task})
+    outcome = await world.agent.settle("r1", "stopped")
+    assert outcome.text == "the whole answer"
+    assert [e.text for e in await world.entries() if isinstance(e, Assistant)] == ["the whole answer"]
