@@ -22,7 +22,7 @@ from agent.turn import AgentSettings
 from bridge import console, house_admin, mcp_admin, wiring
 from bridge.budget import Part, measure
 from bridge.config import Config
-from bridge.keys import COUNTS_KEY, COUNTS_SCOPE, session_key
+from bridge.keys import COUNTS_KEY, COUNTS_SCOPE, address_of, session_key
 from bridge.notes import Notes
 from bridge.pairing import Request
 from bridge.process import Process, StartError
@@ -36,6 +36,7 @@ from channels.base import (
     Outbound,
     Press,
     ReplyRef,
+    SendError,
 )
 
 if TYPE_CHECKING:
@@ -225,6 +226,18 @@ class App(Process):
         await self.sessions.forget_all(session)
         await self.approvals.forget(session)
         await self.overheard.forget(session, 2**62)
+        await self._forget_in_channel(session)
+
+    async def _forget_in_channel(self, session: str) -> None:
+        address = address_of(session)
+        channel = self.channels.get(address.channel) if address is not None else None
+        if address is None or channel is None or not channel.has("forget"):
+            return
+        try:
+            async with asyncio.timeout(30):
+                await channel.forget(address)
+        except (SendError, TimeoutError) as error:
+            log.warning("what %s keeps of session %s is still there: %s", channel.name, session, error)
 
     async def welcome(self, request: Request, role: Role) -> None:
         """Tell somebody that they were let in. A channel that fails is no reason to undo it."""
@@ -336,6 +349,7 @@ class App(Process):
         for session in gone:
             await self.approvals.forget(session)
             await self.overheard.forget(session, 2**62)
+            await self._forget_in_channel(session)
         return len(gone)
 
     async def budget(self, session: str, caller: Caller) -> Sequence[Part]:

@@ -22,13 +22,15 @@ from agent.tools.masking import Masker
 from bridge.access import Access, Grants
 from bridge.approvals import Approvals
 from bridge.config import Config
+from bridge.keys import address_of
 from bridge.mcp_admin import masked
 from bridge.overheard import Overheard
 from bridge.pairing import GRANTS, INVITE_SECONDS, SECONDS, Pairing, Request, clean, has_admin
 from bridge.running import Unreached, ask, runs
 from bridge.store import open_store, sqlite_path
 from bridge.store.base import Store
-from channels.base import Address, Sender
+from bridge.texts import text
+from channels.base import Address, Channel, Env, Sender
 from channels.registry import load
 
 #: Who let somebody in, as it is kept with a grant.
@@ -280,10 +282,19 @@ async def alone(config: Config, clock: Callable[[], float], *, look: bool = Fals
                 await approvals.load()
                 await approvals.forget(session)
                 await Overheard(store).forget(session, 2**62)
+                if (address := address_of(session)) is not None and address.channel in config.channels:
+                    await _channel(config, store, address.channel, clock).forget(address)
 
             yield Desk(config, store, pairing, access, forget_session)
         finally:
             await store.close()
+
+
+def _channel(config: Config, store: Store, name: str, clock: Callable[[], float]) -> Channel:
+    """A channel that is not started, for what it keeps."""
+    settings = config.channels[name]
+    env = Env(store.channel_state(name), text, config.workspace / "channels" / name, clock)
+    return load(settings.type or name)(name, settings, env)
 
 
 async def carry_out(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Literal
-from urllib.parse import quote
+from typing import Literal, cast
+from urllib.parse import quote, unquote
 
 from channels.base import Address, ChatKind, Inbound
 
@@ -47,6 +47,16 @@ def key_of(inbound: Inbound, home: str, scopes: Mapping[ChatKind, Scope]) -> str
     if home != address.chat:
         address = replace(address, chat=home)
     return session_key(address, inbound.sender.id, scopes[address.kind])
+
+
+def address_of(key: str) -> Address | None:
+    """Where a session takes place; None for one that is not of a single chat, or whose key was cut."""
+    parts = key.split(":")
+    if len(parts) < 3 or "#" in key:
+        return None
+    channel, kind, chat, *more = parts
+    thread = unquote(more[0]) if more and not more[0].startswith("by=") else None
+    return Address(unquote(channel), unquote(chat), cast("ChatKind", kind), thread)
 
 
 def channel_of(key: str) -> str:

@@ -508,6 +508,11 @@ class Channel(ABC):
         """Write an attachment's bytes to `target`. Raises TooLarge, NotSent or Rejected."""
         raise Rejected(f"{self.type} has no attachments")
 
+    async def forget(self, address: Address) -> None:
+        """Delete what this channel itself keeps of a conversation. Works on a channel that was never started.
+        Raises SendError."""
+        return
+
     def routes(self) -> list[web.RouteDef]:
         """Routes for the bridge's HTTP server. Asked for once, before `start`."""
         return []

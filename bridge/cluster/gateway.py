@@ -29,7 +29,7 @@ from bridge.store import is_redis
 from bridge.store.base import StoreError
 from bridge.store.redis import RedisStore
 from bridge.texts import text
-from channels.base import Activity, Channel, Choice, Inbound, Json, Press, SendError, TooLarge
+from channels.base import Activity, Address, Channel, Choice, Inbound, Json, Press, SendError, TooLarge
 
 log = logging.getLogger("causeway.cluster")
 
@@ -240,6 +240,9 @@ class Gateway(Process):
             inbound, limit = rest
             found = await channel.earlier(Inbound.from_json(inbound), limit)
             return [asdict(one) for one in found]
+        if what == "forget":
+            await channel.forget(Address(**rest[0]))
+            return None
         if what == "fetch":
             attachment, target, most = rest
             await channel.fetch(codec.attachment_from_json(attachment), workspace / target, most)

@@ -20,6 +20,7 @@ from bridge.cluster.wire import Refused, Unreached, Wire, ranked
 from bridge.store.base import SessionLost
 from channels.base import (
     Activity,
+    Address,
     Attachment,
     Channel,
     Choice,
@@ -180,6 +181,9 @@ class RemoteChannel(Channel):
             return ()
         rows = await self._do("earlier", inbound.via, inbound.address.chat, inbound.to_json(), limit)
         return context_from_json(rows)
+
+    async def forget(self, address: Address) -> None:
+        await self._do("forget", "", address.chat, asdict(address))
 
     async def fetch(self, attachment: Attachment, target: Path, max_bytes: int) -> None:
         args = (asdict(attachment), outward(target, self._workspace), max_bytes)

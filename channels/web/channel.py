@@ -52,6 +52,8 @@ _CONVERSATIONS = 100
 _PAGES = 1000
 _PAGES_OF_ONE = 20
 _TOOLS_TO_LOG = 1000
+#: No log of a channel has more entries.
+_WHOLE_LOG = 100_000
 #: Seconds between two looks at what other gateways wrote for open pages.
 _LOOK = 1.0
 
@@ -313,6 +315,20 @@ class WebChannel(Channel):
             state = "failed" if value["state"] == "running" else value["state"]
             await self._append(conversation, entry.id, {**value, "state": state})
         conversation.ended(ref.id, asyncio.get_running_loop().time())
+
+    async def forget(self, address: Address) -> None:
+        """The log that pages show, and the files of replies. An open page shows it until it reloads."""
+        conversation, log_of = self._conversation(address.chat), f"chat:{address.chat}"
+        async with conversation.writing:
+            try:
+                entries = await self.env.state.read(log_of, 0, _WHOLE_LOG)
+                for entry in entries:
+                    if file := entry.value.get("file"):
+                        await self._files.remove(file["id"])
+                if entries:
+                    await self.env.state.trim(log_of, entries[-1].seq)
+            except Exception as error:  # errors of store and disk are not known to a channel
+                raise NotSent(f"the page's log could not be deleted: {error}") from error
 
     async def typing(self, ref: ReplyRef) -> None:
         conversation = self._conversation(ref.address.chat)

@@ -51,6 +51,12 @@ class Files:
             raise Rejected(f"the file is no longer there ({error.strerror})") from error
         return size
 
+    async def remove(self, id: str) -> None:
+        """Forget a file that was kept. Raises OSError."""
+        if _ID.fullmatch(id):
+            await asyncio.to_thread((self._folder / id).unlink, missing_ok=True)
+            await self._state.put(f"file:{id}", None)
+
     async def response(self, id: str, chat: str) -> web.StreamResponse | None:
         """The file for the visitor of `chat`, or None when it is not theirs or not there."""
         if not _ID.fullmatch(id):

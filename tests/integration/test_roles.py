@@ -322,7 +322,7 @@ async def test_a_worker_that_lost_a_session_shows_nothing_more(
 
 
 async def test_a_conversation_is_deleted_wherever_it_is(house: Fleet, telegram: FakeTelegram) -> None:
-    await house.gateway()
+    gateway = await house.gateway()
     one, other = await house.worker(), await house.worker()
     telegram.say(1, "hello")
     await telegram.wait_for(lambda: telegram.chats[1].texts)
@@ -333,6 +333,14 @@ async def test_a_conversation_is_deleted_wherever_it_is(house: Fleet, telegram: 
         assert await worker.store.history.load(session) != []
         await worker.forget_session(session)
         assert await worker.store.history.load(session) == []
+    page = Address("web", "visitor")
+    await gateway.receive(Inbound("1", page, Sender("local"), "hello"))
+    state = gateway.store.channel_state("web")
+    async with asyncio.timeout(15):
+        while not await state.read("chat:visitor"):
+            await asyncio.sleep(0.02)
+    await one.forget_session("web:direct:visitor")
+    assert await state.read("chat:visitor") == []
 
 
 async def test_somebody_let_in_from_elsewhere_is_told_in_their_chat(
