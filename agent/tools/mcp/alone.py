@@ -111,10 +111,10 @@ async def check_process(spec: ServerSpec, around: Surroundings) -> Step:
             if not late and not heard.message:
                 code = await child.exit_code(1.0)
             await child.stop()
-            words = stderr.last_words()
+            said = stderr.last_words()
         finally:
             await child.release()
-    return _judged(spec, heard, late, code, words, ms)
+    return _judged(spec, heard, late, code, said, ms)
 
 
 async def _listen(child: Child, heard: _Heard) -> None:
@@ -163,8 +163,7 @@ def _missing(spec: ServerSpec) -> Step:
     return Step("process", "broken", text, cure)
 
 
-def _judged(spec: ServerSpec, heard: _Heard, late: bool, code: int | None, words: str, ms: int) -> Step:
-    said = f"; its last words: {words}" if words else ""
+def _judged(spec: ServerSpec, heard: _Heard, late: bool, code: int | None, said: str, ms: int) -> Step:
     lines = "a line that is no message" if heard.lines == 1 else f"{heard.lines} lines that are no messages"
     if heard.message and not heard.lines:
         return Step("process", "ok", "it starts, and its first line is a clean message", ms=ms)
@@ -181,15 +180,12 @@ def _judged(spec: ServerSpec, heard: _Heard, late: bool, code: int | None, words
         how = "closed its output" if code is None else f"ended (exit code {code})"
         cure = "Run its command by hand, with the variables of 'env' set, to see all that it says."
         return Step("process", "broken", f"it {how} before it answered{said}", cure, ms)
-    cure = (
-        "Check that it is an MCP server over stdio (some need a flag for that) and what it waits for; give "
-    )
-    cure += "it more time with 'start_timeout'."
+    cure = "Check that it is an MCP server over stdio (some need a flag for that) and what it waits for; "
+    cure += "give it more time with 'start_timeout'."
     if "python" in spec.command and not {"-u", "-m"} & set(spec.args):
         cure += " A Python script may hold its output back: put \"-u\" first in 'args'."
-    return Step(
-        "process", "broken", f"it runs but did not answer within {spec.start_timeout:g} s{said}", cure, ms
-    )
+    text = f"it runs but did not answer within {spec.start_timeout:g} s{said}"
+    return Step("process", "broken", text, cure, ms)
 
 
 # The address alone --------------------------------------------------------------------------------------
@@ -207,7 +203,7 @@ async def check_address(spec: ServerSpec, around: Surroundings) -> Step:
     began = loop.time()
     try:
         async with asyncio.timeout(limit), httpx2.AsyncClient(headers=dict(spec.headers)) as client:
-            status, kind, body = await _knock(client, spec)
+            status, kind, body = await _answer_of(client, spec)
     except TimeoutError:
         text = f"{place_of(spec.url)} did not answer within {limit:g} s"
         return Step("address", "broken", text, "Check that the server runs and that no firewall is between.")
@@ -217,13 +213,18 @@ async def check_address(spec: ServerSpec, around: Surroundings) -> Step:
     return _judged_answer(spec, status, kind, body, round((loop.time() - began) * 1000))
 
 
-async def _knock(client: Any, spec: ServerSpec) -> tuple[int, str, bytes]:
+def knock(client: Any, url: str, sse: bool) -> Any:
+    """The answer of a remote server to a first request, as a stream; `client` is the HTTP library's."""
+    if sse:
+        return client.stream("GET", url, headers={"accept": "text/event-stream"})
+    accept = {"accept": "application/json, text/event-stream"}
+    return client.stream("POST", url, headers=accept, json=_HELLO)
+
+
+async def _answer_of(client: Any, spec: ServerSpec) -> tuple[int, str, bytes]:
     """Status, content type and the beginning of the body of the answer to a first request."""
-    headers = {"accept": "text/event-stream" if spec.kind == "sse" else "application/json, text/event-stream"}
-    request: dict[str, Any] = {} if spec.kind == "sse" else {"json": _HELLO}
-    method = "GET" if spec.kind == "sse" else "POST"
     body = b""
-    async with client.stream(method, spec.url, headers=headers, **request) as response:
+    async with knock(client, spec.url, spec.kind == "sse") as response:
         kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != "text/event-stream":  # a stream may stay open for ever
             async for chunk in response.aiter_bytes():
@@ -257,7 +258,6 @@ async def _unreachable(url: str, fault: str) -> tuple[str, str]:
 
 def _judged_answer(spec: ServerSpec, status: int, kind: str, body: bytes, ms: int) -> Step:
     answers = f"{place_of(spec.url)} answers with HTTP {status}"
-    broken: Literal["broken"] = "broken"
     if spec.kind == "http":
         path = 'Check the path of its \'url\' (often /mcp). An older server needs "type": "sse".'
     else:
@@ -265,13 +265,13 @@ def _judged_answer(spec: ServerSpec, status: int, kind: str, body: bytes, ms: in
     if status in (401, 403):
         return Step("address", "ok", f"{answers}: it asks for a login", ms=ms)
     if status in (404, 405, 410) and not _is_message(body):
-        return Step("address", broken, f"{answers}: there is no MCP server at this path", path, ms)
+        return Step("address", "broken", f"{answers}: there is no MCP server at this path", path, ms)
     if status >= 500:
         text = f"{answers}: the server, or a proxy before it, has a fault"
-        return Step("address", broken, text, "Look into its own log, or try again later.", ms)
+        return Step("address", "broken", text, "Look into its own log, or try again later.", ms)
     if 300 <= status < 400:
         return Step("address", "odd", f"{answers}: it redirects", "Write the address it leads to.", ms)
     if kind == "text/html" or (spec.kind == "sse" and status < 300 and kind != "text/event-stream"):
         what = "a web page" if kind == "text/html" else f"{kind or 'something'}, no event stream"
-        return Step("address", broken, f"{answers} and {what}, not as an MCP server", path, ms)
+        return Step("address", "broken", f"{answers} and {what}, not as an MCP server", path, ms)
     return Step("address", "ok" if status < 300 else "odd", answers, ms=ms)

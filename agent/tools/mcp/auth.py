@@ -15,8 +15,7 @@ import json
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import httpx2
 from mcp.client.auth import (
@@ -35,8 +34,9 @@ from mcp.shared.auth import (
     ProtectedResourceMetadata,
 )
 from mcp_types import LATEST_PROTOCOL_VERSION
-from pydantic import AnyUrl, ValidationError
+from pydantic import AnyUrl, BaseModel, ConfigDict, ValidationError
 
+from agent.tools.mcp.alone import knock
 from agent.tools.mcp.config import OAuthClient
 from agent.tools.mcp.logins import CALLBACK_PATH, LoginFailed, Logins
 from agent.tools.mcp.remote import RenewalFailed, challenge_of
@@ -51,7 +51,6 @@ _EARLY = 10.0  # seconds before its end in which a token is renewed rather than 
 _RENEWAL_LIMIT = 45.0
 _LARGEST_ANSWER = 1024 * 1024
 _TIMEOUT = httpx2.Timeout(20.0, connect=10.0)
-_VERSION = 1
 #: What the SDK and its HTTP library raise about a server that is away or answers nonsense.
 _UNUSABLE = (httpx2.HTTPError, httpx2.InvalidURL, ValueError)
 
@@ -76,58 +75,42 @@ def provider_for(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Grant:
-    """What a login gave: the client that was registered, its tokens, and whose they are."""
+class Grant(BaseModel):
+    """What a login gave, as it is stored: the client that was registered, its tokens, and whose they are."""
 
+    model_config = ConfigDict(frozen=True)
+
+    v: Literal[1]
     client: OAuthClientInformationFull
     tokens: OAuthToken
     expires_at: float | None = None  # Unix time
     server: OAuthMetadata | None = None
     resource: ProtectedResourceMetadata | None = None
+    issuer: str | None = None
 
     @classmethod
     def of(cls, provider: OAuthClientProvider) -> Grant | None:
         context = provider.context
-        if context.client_info is None or context.current_tokens is None:
+        client, server = context.client_info, context.oauth_metadata
+        if client is None or context.current_tokens is None:
             return None
         return cls(
-            context.client_info,
-            context.current_tokens,
-            context.token_expiry_time,
-            context.oauth_metadata,
-            context.protected_resource_metadata,
+            v=1,
+            client=client,
+            tokens=context.current_tokens,
+            expires_at=context.token_expiry_time,
+            server=server,
+            resource=context.protected_resource_metadata,
+            issuer=str(server.issuer) if server else client.issuer,
         )
 
     @classmethod
     def from_json(cls, record: Any) -> Grant | None:
         """None for what is no record, or one of another version."""
-        if not isinstance(record, dict) or record.get("v") != _VERSION:
-            return None
-        server, resource, expires_at = map(record.get, ("server", "resource", "expires_at"))
         try:
-            return cls(
-                OAuthClientInformationFull.model_validate(record.get("client")),
-                OAuthToken.model_validate(record.get("tokens")),
-                expires_at if isinstance(expires_at, int | float) else None,
-                OAuthMetadata.model_validate(server) if server else None,
-                ProtectedResourceMetadata.model_validate(resource) if resource else None,
-            )
+            return cls.model_validate(record)
         except ValidationError:
             return None
-
-    def to_json(self) -> dict[str, Any]:
-        parts = {
-            "client": self.client,
-            "tokens": self.tokens,
-            "server": self.server,
-            "resource": self.resource,
-        }
-        plain = {
-            name: part.model_dump(mode="json", exclude_none=True) for name, part in parts.items() if part
-        }
-        issuer = str(self.server.issuer) if self.server else self.client.issuer
-        return {"v": _VERSION, "issuer": issuer, "expires_at": self.expires_at, **plain}
 
     def secrets(self) -> list[str]:
         given = (self.tokens.access_token, self.tokens.refresh_token, self.client.client_secret)
@@ -179,11 +162,10 @@ class Access:
 
     async def load(self) -> None:
         """Take up what is stored, unless we have something."""
-        if self._grant is not None:
-            return
-        grant = Grant.from_json(await self._logins.store.load(self.url))
-        if self._grant is None and grant is not None:
-            self._take(grant)
+        if self._grant is None:
+            grant = Grant.from_json(await self._logins.store.load(self.url))
+            if self._grant is None:
+                self._take(grant)
 
     def covers(self, url: httpx2.URL) -> bool:
         """Whether the token may be sent there: to the server that it is for and nowhere else."""
@@ -228,13 +210,10 @@ class Access:
                 await self._run(provider, None)
         except (*_UNUSABLE, TimeoutError, OAuthFlowError, LoginFailed) as fault:
             raise RenewalFailed(f"its token could not be renewed now ({type(fault).__name__})") from None
-        if (renewed := Grant.of(provider)) is not None:
-            self._take(renewed)
-            await self._keep(renewed)
-        else:
+        renewed = Grant.of(provider)
+        if renewed is None:
             log.warning("a token of an MCP server was not renewed; somebody has to log in again")
-            self._grant = None
-            await self._keep(None)
+        await self._keep(renewed)
 
     async def log_in(
         self,
@@ -263,12 +242,9 @@ class Access:
         async def result() -> AuthorizationCodeResult:
             answer = await callback()
             if "code" not in answer:
-                raise LoginFailed(
-                    f"the login was declined ({_word(answer.get('error')) or 'no reason given'})."
-                )
-            return AuthorizationCodeResult(
-                code=answer["code"], state=answer.get("state"), iss=answer.get("iss")
-            )
+                why = _word(answer.get("error")) or "no reason given"
+                raise LoginFailed(f"the login was declined ({why}).")
+            return AuthorizationCodeResult.model_validate(dict(answer))
 
         provider = provider_for(
             self.url,
@@ -289,15 +265,13 @@ class Access:
         if grant is None:
             raise LoginFailed("the authorization server gave no token.")
         self._challenge = None
-        self._take(grant)
         await self._keep(grant)
 
     async def _run(self, provider: OAuthClientProvider, challenge: Challenge | None) -> None:
         """Run a provider's flow up to the request that it is for, which is not sent; then, with a challenge,
         through what the flow does about that."""
-        aim = httpx2.Request(
-            "POST", self.url, headers={"MCP-Protocol-Version": LATEST_PROTOCOL_VERSION}, content=b""
-        )
+        headers = {"MCP-Protocol-Version": LATEST_PROTOCOL_VERSION}
+        aim = httpx2.Request("POST", self.url, headers=headers, content=b"")
         async with (
             httpx2.AsyncClient(timeout=_TIMEOUT) as client,
             aclosing(provider.async_auth_flow(aim)) as flow,
@@ -330,29 +304,13 @@ class Access:
                     '"client_secret": ...}, or a token as a header "Authorization".'
                 ) from None
             except OAuthTokenError:  # its words may hold a token
-                raise LoginFailed(
-                    f"the authorization server gave no token ({_why(answer)}); try again."
-                ) from None
+                why = _why(answer)
+                raise LoginFailed(f"the authorization server gave no token ({why}); try again.") from None
         return step
 
     async def _ask_for_challenge(self, sse: bool) -> Challenge:
         """Ask the server without a token, so that it says how to get one."""
-        accept = "text/event-stream" if sse else "application/json, text/event-stream"
-        params = {
-            "protocolVersion": LATEST_PROTOCOL_VERSION,
-            "capabilities": {},
-            "clientInfo": {"name": "causeway", "version": "1"},
-        }
-        message = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params}
-        async with (
-            httpx2.AsyncClient(timeout=_TIMEOUT) as client,
-            client.stream(
-                "GET" if sse else "POST",
-                self.url,
-                headers={"Accept": accept},
-                json=None if sse else message,
-            ) as answer,
-        ):
+        async with httpx2.AsyncClient(timeout=_TIMEOUT) as client, knock(client, self.url, sse) as answer:
             challenge = challenge_of(answer)
             if challenge is None:
                 raise LoginFailed(f"the server does not ask for a login (HTTP {answer.status_code}).")
@@ -366,14 +324,18 @@ class Access:
             return
         raise OAuthFlowError(f"{url.scheme}://{url.host} is not an https address")
 
-    def _take(self, grant: Grant) -> None:
-        for secret in grant.secrets():
+    def _take(self, grant: Grant | None) -> None:
+        for secret in grant.secrets() if grant else ():
             self._logins.on_secret(secret)
         self._grant = grant
 
     async def _keep(self, grant: Grant | None) -> None:
+        """Use a login from now on, and store it; None ends it."""
+        self._take(grant)
         try:
-            await self._logins.store.save(self.url, grant.to_json() if grant else None)
+            await self._logins.store.save(
+                self.url, grant.model_dump(mode="json", exclude_none=True) if grant else None
+            )
         except Exception as fault:  # noqa: BLE001 - whatever the store raises: the token itself is good
             log.error("a login cannot be stored and will be lost at the next start (%s)", fault)
 
@@ -411,11 +373,8 @@ async def _fetch(client: httpx2.AsyncClient, request: httpx2.Request) -> httpx2.
                 raise OAuthFlowError(f"an answer of {request.url.host} has more than 1 MiB")
     finally:
         await response.aclose()
-    kept = {
-        name: value
-        for name, value in response.headers.items()
-        if name not in ("content-encoding", "content-length", "transfer-encoding")
-    }
+    about_body = ("content-encoding", "content-length", "transfer-encoding")
+    kept = {name: value for name, value in response.headers.items() if name not in about_body}
     whole = httpx2.Response(response.status_code, headers=kept, content=bytes(body), request=request)
     whole.next_request = response.next_request
     return whole

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from typing import Any, Literal
+from typing import Any
 from urllib.parse import urlsplit
 
 import mcp_types as types
@@ -29,11 +29,7 @@ _LARGEST_SCHEMA = 32 * 1024  # characters of JSON
 _MOST_PAGES = 3  # to open before one call
 _LONGEST_LINE = 500
 _LINES = (60, 60.0)  # at most so many log lines in so many seconds
-_LEVELS = {
-    "debug": logging.DEBUG, "info": logging.INFO, "notice": logging.INFO, "warning": logging.WARNING,
-    "error": logging.ERROR, "critical": logging.CRITICAL, "alert": logging.CRITICAL,
-    "emergency": logging.CRITICAL,
-}  # fmt: skip
+_LEVELS = {"notice": logging.INFO, "alert": logging.CRITICAL, "emergency": logging.CRITICAL}
 
 
 class Callbacks:
@@ -48,14 +44,15 @@ class Callbacks:
         self._lines = 0
 
     def options(self) -> dict[str, Any]:
-        """Arguments of the SDK's client; what is not given is not announced as a capability."""
-        given: dict[str, Any] = {"elicitation_callback": self.elicit, "logging_callback": self.note}
-        given["log_level"] = "info"
-        if self._sampling:
-            given["sampling_callback"] = self.sample
-        if self._local:  # a folder of this host is of no use elsewhere, and its path nobody's business
-            given["list_roots_callback"] = self.roots
-        return given
+        """Arguments of the SDK's client; what is None is not announced as a capability."""
+        return {
+            "elicitation_callback": self.elicit,
+            "logging_callback": self.note,
+            "log_level": "info",
+            "sampling_callback": self.sample if self._sampling else None,
+            # A folder of this host is of no use elsewhere, and its path nobody's business.
+            "list_roots_callback": self.roots if self._local else None,
+        }
 
     async def elicit(
         self, context: ClientRequestContext, params: types.ElicitRequestParams
@@ -103,12 +100,10 @@ class Callbacks:
         self, context: ClientRequestContext, params: types.CreateMessageRequestParams
     ) -> types.CreateMessageResult | types.ErrorData:
         """Text from the configured model, under the desk's budget."""
-        messages = tuple((_role(message.role), _said(message)) for message in params.messages[-100:])
-        sample = Sample(
-            self._calls.server, messages, cut(params.system_prompt or ""), max(1, params.max_tokens)
-        )
+        messages = tuple((message.role, _said(message)) for message in params.messages[-100:])
+        system, most = cut(params.system_prompt or ""), max(1, params.max_tokens)
         try:
-            said = await self._calls.sample(sample)
+            said = await self._calls.sample(Sample(self._calls.server, messages, system, most))
         except ToolFailure as failure:
             return types.ErrorData(code=types.INTERNAL_ERROR, message=str(failure)[:500])
         content = types.TextContent(type="text", text=said)
@@ -121,12 +116,12 @@ class Callbacks:
         folder = self._calls.folder()
         if folder is None:
             return types.ListRootsResult(roots=[])
-        uri = folder.absolute().as_uri()
-        return types.ListRootsResult.model_validate({"roots": [{"uri": uri, "name": "session"}]})
+        root = {"uri": folder.absolute().as_uri(), "name": "session"}
+        return types.ListRootsResult.model_validate({"roots": [root]})
 
     async def note(self, params: types.LoggingMessageNotificationParams) -> None:
         """One log line, cut; a server that tells too many is cut short, and it is said once a minute."""
-        level = _LEVELS.get(params.level, logging.INFO)
+        level = _LEVELS.get(params.level) or logging.getLevelNamesMapping()[params.level.upper()]
         if not self._log.isEnabledFor(level):
             return
         most, seconds = _LINES
@@ -136,9 +131,8 @@ class Callbacks:
         self._lines += 1
         if self._lines > most:
             if self._lines == most + 1:
-                self._log.warning(
-                    "more than %d lines in %g s; the others of this time are left out", most, seconds
-                )
+                text = "more than %d lines in %g s; the others of this time are left out"
+                self._log.warning(text, most, seconds)
             return
         data = params.data
         text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False, default=str)
@@ -176,15 +170,10 @@ def _picked(schema: dict[str, Any], value: Any) -> Any:
     return value
 
 
-def _role(role: str) -> Literal["user", "assistant"]:
-    return "assistant" if role == "assistant" else "user"
-
-
 def _said(message: types.SamplingMessage) -> str:
     parts = message.content if isinstance(message.content, list) else [message.content]
-    return cut(
-        "\n".join(
-            part.text if isinstance(part, types.TextContent) else f"[a part of type {part.type} was left out]"
-            for part in parts
-        )
+    texts = (
+        part.text if isinstance(part, types.TextContent) else f"[a part of type {part.type} was left out]"
+        for part in parts
     )
+    return cut("\n".join(texts))

@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from typing import Any, Literal
 from urllib.parse import parse_qsl, urlsplit
 
@@ -73,10 +74,9 @@ _KNOWN = frozenset(key for keys in _ALIASES.values() for key in keys) | _DECORAT
 class ConfigError(ValueError):
     """The file as a whole cannot be read. The message says what, where and what to do."""
 
-    def __init__(self, message: str, line: int = 0, column: int = 0) -> None:
+    def __init__(self, message: str, line: int = 0) -> None:
         super().__init__(message)
         self.line = line
-        self.column = column
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,18 +117,15 @@ class ServerSpec:
     mount: tuple[str, ...] = ()
     write: bool = False
 
+    def offers(self, tool: str) -> bool:
+        """Whether the entry's filters let a tool through."""
+        included = self.include is None or any(fnmatchcase(tool, pattern) for pattern in self.include)
+        return included and not any(fnmatchcase(tool, pattern) for pattern in self.exclude)
+
     @property
     def fingerprint(self) -> str:
-        parts = [
-            self.kind,
-            self.command,
-            self.args,
-            self.env,
-            self.cwd,
-            self.url,
-            self.headers,
-            self.disabled,
-        ]
+        what = (self.kind, self.command, self.args, self.env, self.cwd, self.url, self.headers)
+        parts = [*what, self.disabled]
         return hashlib.sha256(json.dumps(parts).encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -184,9 +181,8 @@ def parse_config(
 
 def _decode(data: bytes) -> str:
     if len(data) > LARGEST_FILE:
-        raise ConfigError(
-            f"the file has {len(data):,} bytes, more than {LARGEST_FILE:,}; is it the right one?"
-        )
+        size = f"{len(data):,} bytes, more than {LARGEST_FILE:,}"
+        raise ConfigError(f"the file has {size}; is it the right one?")
     encoding = "utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
     try:
         return data.decode(encoding)
@@ -231,7 +227,7 @@ def _syntax_error(message: str, strict: json.JSONDecodeError | RecursionError) -
         cure = "the file ends too early: a closing bracket or quote is missing, or it is half written"
     else:
         cure = "look for a missing comma, quote or bracket there"
-    return ConfigError(f"line {line}, column {column}: {what}; {cure}", line, column)
+    return ConfigError(f"line {line}, column {column}: {what}; {cure}", line)
 
 
 def _entries(root: Any, warnings: list[str]) -> list[tuple[str, Any]]:
@@ -247,13 +243,10 @@ def _entries(root: Any, warnings: list[str]) -> list[tuple[str, Any]]:
         if bare and not all(_looks_like_server(value) for value in bare.values()):
             raise ConfigError('no servers found; the file should hold {"mcpServers": {"name": {...}}}', 1)
         return list(bare.items())
-    entries: list[tuple[str, Any]] = []
-    for key in found:
-        entries += _named(key, holder[key])
     if holder is root:
         others = sorted(set(root) - set(_SERVER_KEYS) - {"$schema", "inputs", "comment", "_comment"})
         warnings.extend(f"unknown key {key!r} at the top of the file is ignored" for key in others)
-    return entries
+    return [entry for key in found for entry in _named(key, holder[key])]
 
 
 def _named(key: str, value: Any) -> Iterable[tuple[str, Any]]:
@@ -296,14 +289,10 @@ def _spec(name: str, entry: Any, expander: Expander, warnings: list[str], start_
         "always_allow": allowed_tools(given["allow"]),
         "stop_first": stop_first(given["restart"]),
         "idle_stop": seconds("idle_stop", given["idle_stop"], milliseconds=False),
-        "mount": tuple(
-            strings("mount", [given["mount"]] if isinstance(given["mount"], str) else given["mount"])
-        ),
+        "mount": strings("mount", [given["mount"]] if isinstance(given["mount"], str) else given["mount"]),
         "write": flag("write", given["write"], False),
     }
-    if kind == "stdio":
-        return _local(common, given, expander)
-    return _remote(common, given, expander)
+    return (_local if kind == "stdio" else _remote)(common, given, expander)
 
 
 def _kind(entry: dict[str, Any], given: dict[str, Any]) -> Kind:
@@ -334,21 +323,15 @@ def _local(common: dict[str, Any], given: dict[str, Any], expander: Expander) ->
     for key, value in env:
         if looks_secret(key):
             expander.note_secret(value)
-    expanded = [expander.expand(word) for word in words]
-    if not expanded or not expanded[0]:
+    command, *args = [expander.expand(word) for word in words] or [""]
+    if not command:
         raise EntryError("its 'command' is empty")
-    if any("\0" in word for word in expanded):
+    if any("\0" in word for word in (command, *args)):
         raise EntryError("its command line contains a NUL character")
     cwd = given["cwd"]
     if cwd is not None and not isinstance(cwd, str):
         raise EntryError(f"'cwd' must be a path, not {kind_name(cwd)}")
-    return ServerSpec(
-        **common,
-        command=expanded[0],
-        args=tuple(expanded[1:]),
-        env=env,
-        cwd=expander.expand(cwd or ""),
-    )
+    return ServerSpec(**common, command=command, args=tuple(args), env=env, cwd=expander.expand(cwd or ""))
 
 
 def _remote(common: dict[str, Any], given: dict[str, Any], expander: Expander) -> ServerSpec:
@@ -372,9 +355,8 @@ def _remote(common: dict[str, Any], given: dict[str, Any], expander: Expander) -
         if not key or any(ord(letter) < 32 for letter in key + value):
             raise EntryError(f"header {key!r} contains a line break or another control character")
         expander.note_header(key, value)
-    return ServerSpec(
-        **common, url=url, headers=headers, oauth_client=_oauth_client(given["oauth"], expander)
-    )
+    client = _oauth_client(given["oauth"], expander)
+    return ServerSpec(**common, url=url, headers=headers, oauth_client=client)
 
 
 _OAUTH_KEYS = frozenset(("clientid", "clientsecret", "issuer"))

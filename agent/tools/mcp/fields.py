@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from agent.tools.mcp.variables import Expander
@@ -28,12 +29,9 @@ def strings(key: str, value: Any) -> tuple[str, ...]:
         raise EntryError(f"{key!r} must be a list, not {kind_name(value)}")
     words = []
     for item in value:
-        if isinstance(item, bool):
-            words.append("true" if item else "false")
-        elif isinstance(item, str | int | float):
-            words.append(str(item))
-        else:
+        if not isinstance(item, str | int | float):
             raise EntryError(f"{key!r} must hold text, not {kind_name(item)}")
+        words.append(item if isinstance(item, str) else json.dumps(item))
     return tuple(words)
 
 
@@ -42,11 +40,11 @@ def pairs(key: str, value: Any, expander: Expander) -> tuple[tuple[str, str], ..
         return ()
     if not isinstance(value, dict):
         raise EntryError(f"{key!r} must be an object, not {kind_name(value)}")
-    names = [str(name) for name, item in value.items() if item is not None]
-    texts = strings(key, [item for item in value.values() if item is not None])
-    if any("\0" in text or ("=" in name and key == "env") for name, text in zip(names, texts, strict=True)):
+    given = {str(name): item for name, item in value.items() if item is not None}
+    texts = dict(zip(given, strings(key, list(given.values())), strict=True))
+    if any("\0" in text or ("=" in name and key == "env") for name, text in texts.items()):
         raise EntryError(f"{key!r} holds a name with '=' or a value with a NUL character")
-    return tuple(sorted((name, expander.expand(text)) for name, text in zip(names, texts, strict=True)))
+    return tuple(sorted((name, expander.expand(text)) for name, text in texts.items()))
 
 
 def flag(key: str, value: Any, default: bool) -> bool:
@@ -80,20 +78,17 @@ def tool_seconds(key: str, value: Any) -> tuple[tuple[str, float], ...]:
 def included_tools(value: Any) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:
     """Which tools to offer (None: all) and which are switched off, from a list or `{name: true/false}`."""
     if isinstance(value, dict):
-        off = [
-            str(name)
-            for name, setting in value.items()
-            if setting is False
-            or (
-                isinstance(setting, dict)
-                and (setting.get("enabled") is False or setting.get("disabled") is True)
-            )
-        ]
-        return None, tuple(off)
+        return None, tuple(str(name) for name, setting in value.items() if _is_off(setting))
     if value is None:
         return None, ()
     names = strings("tools", value)
     return (None if "*" in names else names), ()
+
+
+def _is_off(setting: Any) -> bool:
+    if isinstance(setting, dict):
+        return setting.get("enabled") is False or setting.get("disabled") is True
+    return setting is False
 
 
 def allowed_tools(value: Any) -> tuple[str, ...]:

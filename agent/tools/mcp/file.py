@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent.tools.mcp.config import ConfigError, McpConfig, parse_config
+from agent.tools.mcp.config import ConfigError, McpConfig
 
 log = logging.getLogger("causeway.mcp")
 
@@ -31,19 +31,11 @@ class Look:
 class ConfigFile:
     """The file, and what is known of it. It is never written."""
 
-    def __init__(
-        self,
-        path: Path,
-        *,
-        environ: Mapping[str, str],
-        on_secret: Callable[[str], None],
-        start_timeout: float,
-    ) -> None:
+    def __init__(self, path: Path, environ: Mapping[str, str], parse: Callable[[bytes], McpConfig]) -> None:
         self.fault = ""  # why the file cannot be used now, with its path and line
         self._path = path
         self._environ = environ
-        self._on_secret = on_secret
-        self._start_timeout = start_timeout
+        self._parse = parse  # in a thread
         self._signature: _Signature | None = None
         self._racy = False
         self._applied = ""  # the digest of the content that is in force
@@ -88,11 +80,6 @@ class ConfigFile:
         self._applied = digest
         self._variables = dict(config.variables)
         return Look(config)
-
-    def _parse(self, data: bytes) -> McpConfig:
-        return parse_config(
-            data, environ=self._environ, on_secret=self._on_secret, start_timeout=self._start_timeout
-        )
 
     def where(self, fault: str, line: int = 0) -> str:
         """A fault with the place it is at."""

@@ -8,18 +8,19 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 
 from agent.tools.base import Caller, Tool, ToolFailure
-from agent.tools.mcp.config import START_TIMEOUT, McpConfig, ServerSpec
-from agent.tools.mcp.faults import McpFault
+from agent.tools.mcp.config import START_TIMEOUT, McpConfig, ServerSpec, parse_config
 from agent.tools.mcp.file import ConfigFile
 from agent.tools.mcp.logins import LoginFailed, Logins
 from agent.tools.mcp.names import offered_name
 from agent.tools.mcp.orphans import MARK, end_orphans, mark
 from agent.tools.mcp.primitives import PromptInfo, ResourceInfo, ResourceText, render_contents
+from agent.tools.mcp.requests import Call
 from agent.tools.mcp.schema import ListedTool, provider_schema, short_description
 from agent.tools.mcp.server import McpServer, State
 from agent.tools.mcp.surroundings import Patience, Sdk, Surroundings
@@ -31,6 +32,7 @@ log = logging.getLogger("causeway.mcp")
 LOCAL_TIMEOUT = 60.0
 REMOTE_TIMEOUT = 30.0
 _STOP_LIMIT = 12.0
+_FAULTY = "its entry has a fault"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +96,8 @@ class McpHub:
         entry has no `timeout`; `start_timeout` is how long a server may take to be ready when its entry does
         not say; `drain` is how long a removed server's calls in flight may go on; with `sampling` servers are
         told that they may ask the model for text."""
-        self._file = ConfigFile(path, environ=environ, on_secret=on_secret, start_timeout=start_timeout)
-        self._clock = clock
+        parse = partial(parse_config, environ=environ, on_secret=on_secret, start_timeout=start_timeout)
+        self._file = ConfigFile(path, environ, parse)
         self._default_timeout = default_timeout
         self._drain = drain
         self._mark = mark(path)
@@ -183,11 +185,16 @@ class McpHub:
         slot = self._slots.get(name)
         if slot is None or slot.spec.disabled:
             return False
-        if slot.spec.fingerprint != slot.current.spec.fingerprint:
-            self._change(slot, slot.spec)
-        else:
+        if not self._retry_change(slot):
             slot.current.restart()
         return True
+
+    def _retry_change(self, slot: _Slot) -> bool:
+        """Try a changed entry again that is not in force; whether there is one."""
+        waits = slot.spec.fingerprint != slot.current.spec.fingerprint
+        if waits:
+            self._change(slot, slot.spec)
+        return waits
 
     async def login(self, name: str) -> str:
         """The address at which an admin logs in to a server that needs it; when that is done the server
@@ -205,11 +212,7 @@ class McpHub:
 
     def _logged_in(self, url: str) -> None:
         for slot in self._slots.values():
-            if slot.spec.url != url:
-                continue
-            if slot.spec.fingerprint != slot.current.spec.fingerprint:
-                self._change(slot, slot.spec)
-            else:
+            if slot.spec.url == url and not self._retry_change(slot):
                 slot.current.logged_in()
 
     async def stop(self) -> None:
@@ -256,10 +259,8 @@ class McpHub:
     async def read_resource(self, server: str, uri: str, folder: Path) -> ResourceText:
         """Read a resource; what is no text is saved in `folder`. Raises ToolFailure."""
         found = self._server(server)
-        try:
-            contents = await found.read_resource(uri, self._timeout_of(found.spec))
-        except McpFault as fault:
-            raise ToolFailure(str(fault)) from fault
+        under = Call(self._timeout_of(found.spec))
+        contents = await found.through(lambda link: link.read_resource(uri), under)
         read = await asyncio.to_thread(render_contents, contents, folder, f"{server}-resource")
         return replace(read, text=await asyncio.to_thread(self._around.mask, read.text))
 
@@ -268,10 +269,8 @@ class McpHub:
     ) -> tuple[tuple[str, str], ...]:
         """The messages of a prompt as (role, text). Raises ToolFailure."""
         found = self._server(server)
-        try:
-            said = await found.get_prompt(name, dict(arguments), self._timeout_of(found.spec))
-        except McpFault as fault:
-            raise ToolFailure(str(fault)) from fault
+        under = Call(self._timeout_of(found.spec))
+        said = await found.through(lambda link: link.get_prompt(name, dict(arguments)), under)
         return tuple((role, self._around.mask(text)) for role, text in said)
 
     def _serving(self) -> list[McpServer]:
@@ -315,20 +314,15 @@ class McpHub:
 
     def _note_faults(self, config: McpConfig) -> None:
         """An entry that fails alone: shown as failed, or, if it served before, kept as it was."""
-        faults: list[str] = []
-        self._bad = {}
-        for entry in config.bad:
-            slot = self._slots.get(entry.name)
-            if slot is not None:
-                slot.note = f"its entry has a fault, the last good one is kept: {entry.reason}"
-            else:
-                self._bad[entry.name] = ServerStatus(entry.name, "failed", self._clock(), entry.reason)
-            faults.append(self._file.where(f"{entry.name}: {entry.reason}", entry.line))
+        bad = {entry.name: entry.reason for entry in config.bad}
         for name, slot in self._slots.items():
-            if all(entry.name != name for entry in config.bad) and slot.note.startswith(
-                "its entry has a fault"
-            ):
+            if name in bad:
+                slot.note = f"{_FAULTY}, the last good one is kept: {bad[name]}"
+            elif slot.note.startswith(_FAULTY):
                 slot.note = ""
+        alone = [name for name in bad if name not in self._slots]
+        self._bad = {name: ServerStatus(name, "failed", self._around.clock(), bad[name]) for name in alone}
+        faults = [self._file.where(f"{entry.name}: {entry.reason}", entry.line) for entry in config.bad]
         faults += [self._file.where(warning) for warning in config.warnings]
         for fault in faults:
             if fault not in self._entry_faults:
@@ -346,7 +340,7 @@ class McpHub:
             old.adopt(spec)
         elif spec.disabled or spec.stop_first or old.state != "ready":
             old.stop(self._drain)
-            slot.current = self._launch(spec, after=self._task_of(old))
+            slot.current = self._launch(spec, after=old)
         else:
             slot.note = "the changed entry is starting; the previous one serves until it is ready"
             slot.coming = self._launch(spec)
@@ -356,21 +350,21 @@ class McpHub:
         if slot.coming is not None:
             slot.coming.stop()
 
-    def _launch(self, spec: ServerSpec, after: asyncio.Task[None] | None = None) -> McpServer:
+    def _launch(self, spec: ServerSpec, after: McpServer | None = None) -> McpServer:
         server = McpServer(spec, self._around, self._server_changed)
         task = asyncio.create_task(self._run(server, after), name=f"mcp-{spec.name}")
         self._tasks[task] = server
         task.add_done_callback(self._ended)
         return server
 
-    async def _run(self, server: McpServer, after: asyncio.Task[None] | None) -> None:
-        """Run a server when its turn has come: beside at most one other of its name, which serves still or is
-        on its way out; alone if it is stop-first."""
+    async def _run(self, server: McpServer, after: McpServer | None) -> None:
+        """Run a server when its turn has come: when `after` has ended, and beside at most one other of its
+        name, which serves still or is on its way out; alone if it is stop-first."""
         self._waiting.add(server)
         try:
-            if after is not None:  # the old process is gone before the new one starts
-                await asyncio.wait({after})
-            while not server.stopping and self._ahead_of(server) > (not server.spec.stop_first):
+            while not server.stopping and (
+                after in self._tasks.values() or self._ahead_of(server) > (not server.spec.stop_first)
+            ):
                 await self._pulse.wait()
         finally:
             self._waiting.discard(server)
@@ -380,9 +374,6 @@ class McpHub:
         """How many servers of the same name were launched before this one and may have a process."""
         older = itertools.takewhile(lambda owner: owner is not server, self._tasks.values())
         return sum(owner.name == server.name and owner not in self._waiting for owner in older)
-
-    def _task_of(self, server: McpServer) -> asyncio.Task[None] | None:
-        return next((task for task, owner in self._tasks.items() if owner is server), None)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         server = self._tasks.pop(task, None)
@@ -414,7 +405,7 @@ class McpHub:
                 if tools.setdefault(tool.name, tool) is not tool:
                     log.warning("%s: its tool %r is left out: its name is taken", name, tool.original[:80])
         # Cached tools are the same objects: comparing them is comparing references.
-        if tuple(map(id, tools.values())) != tuple(map(id, self._tools)):
+        if [*map(id, tools.values())] != [*map(id, self._tools)]:
             self._tools = tuple(tools.values())
         self._pulse_now()
         self._on_change()
@@ -424,7 +415,7 @@ class McpHub:
         listed, spec = slot.current.offered, slot.current.spec
         if slot.made_from != (listed, spec):
             old = {tool.original: tool for tool in slot.made}
-            made = [self._make(spec, tool) for tool in listed if _wanted(spec, tool.name)]
+            made = [self._make(spec, tool) for tool in listed if spec.offers(tool.name)]
             slot.made = tuple(
                 kept if (kept := old.get(tool.original)) is not None and _same(kept, tool) else tool
                 for tool in made
@@ -448,12 +439,12 @@ class McpHub:
         )
 
     def _timeout_of(self, spec: ServerSpec) -> float:
-        return spec.timeout or self._default_timeout or _limit_of(spec)
+        by_kind = LOCAL_TIMEOUT if spec.kind == "stdio" else REMOTE_TIMEOUT
+        return spec.timeout or self._default_timeout or by_kind
 
     def _unsettled(self) -> bool:
-        return any(
-            slot.current.state == "starting" or slot.coming is not None for slot in self._slots.values()
-        )
+        slots = self._slots.values()
+        return any(slot.current.state == "starting" or slot.coming is not None for slot in slots)
 
     def _pulse_now(self) -> None:
         self._pulse.set()
@@ -463,26 +454,14 @@ class McpHub:
 def _status(slot: _Slot) -> ServerStatus:
     server = slot.current
     reason = "; ".join(part for part in (slot.note, server.reason) if part)
-    shown = sum(_wanted(server.spec, tool.name) for tool in server.offered)
+    shown = sum(server.spec.offers(tool.name) for tool in server.offered)
     return ServerStatus(server.name, server.state, server.since, reason, shown, server.start_ms)
 
 
 def _same(one: McpTool, other: McpTool) -> bool:
-    return all(
-        getattr(one, part) == getattr(other, part)
-        for part in ("description", "params", "annotations", "timeout", "pre_approved", "mount", "on_request")
-    )
-
-
-def _wanted(spec: ServerSpec, tool: str) -> bool:
-    included = spec.include is None or any(fnmatchcase(tool, pattern) for pattern in spec.include)
-    return included and not any(fnmatchcase(tool, pattern) for pattern in spec.exclude)
+    return all(getattr(one, part.name) == getattr(other, part.name) for part in fields(McpTool))
 
 
 def _own_limit(spec: ServerSpec, tool: str) -> float | None:
     own = dict(spec.tool_timeouts)
     return own.get(tool) or next((own[key] for key in own if fnmatchcase(tool, key)), None)
-
-
-def _limit_of(spec: ServerSpec) -> float:
-    return LOCAL_TIMEOUT if spec.kind == "stdio" else REMOTE_TIMEOUT

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -30,8 +30,9 @@ from agent.tools.mcp.faults import (
     NeedsLogin,
     SessionGone,
     StartFailed,
+    leaf_of,
 )
-from agent.tools.mcp.logins import Logins, has_own_credentials, login_cure
+from agent.tools.mcp.logins import has_own_credentials, login_cure
 from agent.tools.mcp.primitives import (
     MOST_OFFERS,
     PromptInfo,
@@ -40,12 +41,13 @@ from agent.tools.mcp.primitives import (
     prompt_text,
     resource_info,
 )
-from agent.tools.mcp.process import Child, Grace, StderrLog, child_environment
-from agent.tools.mcp.remote import LOST, REFUSED, describe, http_client
+from agent.tools.mcp.process import Child, StderrLog, child_environment
+from agent.tools.mcp.remote import LOST, REFUSED, CallBoundClient, describe
 from agent.tools.mcp.requests import Call, Calls
 from agent.tools.mcp.schema import ListedTool, read_annotations
 from agent.tools.mcp.stdio import stdio_streams
-from agent.tools.mcp.wire import Watched, Wire
+from agent.tools.mcp.surroundings import Hooks, Surroundings
+from agent.tools.mcp.wire import Wire, watched
 
 log = logging.getLogger("causeway.mcp")
 
@@ -55,7 +57,6 @@ _RELISTEN = (1.0, 60.0)  # seconds before a lost subscription is opened again, a
 _FAULTS = (MCPError, ValidationError, RuntimeError, anyio.ClosedResourceError)
 
 T = TypeVar("T")
-Page = TypeVar("Page", types.ListToolsResult, types.ListResourcesResult, types.ListPromptsResult)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,19 +68,20 @@ class Reply:
     is_error: bool = False
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class Link:
     """A session that is open. Any task may call; only the task that opened it closes it."""
 
-    def __init__(self, client: Client, wire: Wire, server: str, callbacks: Callbacks) -> None:
-        self._client = client
-        self._wire = wire
-        self._server = server
-        self._callbacks = callbacks
+    _client: Client
+    _wire: Wire
+    _server: str
+    _callbacks: Callbacks
+    _hooks: Hooks
 
     @property
-    def modern(self) -> bool:
-        """Whether changes are told through a subscription (2026-07-28) instead of notifications."""
-        return self._client.protocol_version in MODERN_PROTOCOL_VERSIONS
+    def protocol(self) -> str:
+        """The revision that both sides agreed on."""
+        return self._client.protocol_version
 
     @property
     def offers(self) -> frozenset[str]:
@@ -87,55 +89,33 @@ class Link:
         can = self._client.server_capabilities
         return frozenset(kind for kind in ("resources", "prompts") if getattr(can, kind) is not None)
 
-    def _tells(self, kind: str) -> bool:
-        capability = getattr(self._client.server_capabilities, kind)
-        return capability is not None and bool(capability.list_changed)
-
     async def list_tools(self) -> tuple[list[ListedTool], list[str]]:
-        """All pages of the list, in the server's order, and what had to be left out.
-
-        Ends at a cursor that was seen before. Raises McpFault.
-        """
-        if self._client.server_capabilities.tools is None:
-            return await self._unannounced_tools()
-        return await self._all_pages()
-
-    async def _unannounced_tools(self) -> tuple[list[ListedTool], list[str]]:
-        """The tools of a server that forgot to announce them; none if it does not know the question."""
-        try:
-            async with asyncio.timeout(5.0):
-                return await self._all_pages()
-        except (TimeoutError, CallRefused, CallTimeout):
-            return [], []
-
-    async def _all_pages(self) -> tuple[list[ListedTool], list[str]]:
+        """All pages of the list, in the server's order, and what had to be left out. Raises McpFault."""
         self._wire.faults.clear()
-        listed = await self._pages(
-            "tools", self._client.list_tools, lambda page: [(tool.name, tool) for tool in page.tools]
-        )
+        forgotten = self._client.server_capabilities.tools is None
+        try:
+            # A server that did not announce its tools may have some, or may not know the question.
+            async with asyncio.timeout(5.0 if forgotten else None):
+                listed: list[types.Tool] = await self._pages("tools", "name", self._client.list_tools)
+        except (TimeoutError, CallRefused, CallTimeout):
+            if not forgotten:
+                raise
+            return [], []
         return [_listed(tool) for tool in listed[:_MOST_TOOLS]], list(self._wire.faults)
 
     async def list_resources(self) -> tuple[ResourceInfo, ...]:
         """All pages, in the server's order. Raises McpFault."""
-        listed = await self._pages(
-            "resources",
-            self._client.list_resources,
-            lambda page: [(item.uri, item) for item in page.resources],
-        )
+        listed = await self._pages("resources", "uri", self._client.list_resources)
         return tuple(resource_info(self._server, _plain(item)) for item in listed[:MOST_OFFERS])
 
     async def list_prompts(self) -> tuple[PromptInfo, ...]:
         """All pages, in the server's order. Raises McpFault."""
-        listed = await self._pages(
-            "prompts", self._client.list_prompts, lambda page: [(item.name, item) for item in page.prompts]
-        )
+        listed = await self._pages("prompts", "name", self._client.list_prompts)
         return tuple(prompt_info(self._server, _plain(item)) for item in listed[:MOST_OFFERS])
 
-    async def _pages(
-        self, kind: str, ask: Callable[..., Awaitable[Page]], items: Callable[[Page], list[tuple[str, T]]]
-    ) -> list[T]:
+    async def _pages(self, kind: str, key: str, ask: Callable[..., Awaitable[Any]]) -> list[Any]:
         """All pages, each key once; ends at a cursor that was seen before."""
-        found: dict[str, T] = {}
+        found: dict[str, Any] = {}
         seen: set[str] = set()
         cursor: str | None = None
         for _ in range(_MOST_PAGES):
@@ -143,81 +123,73 @@ class Link:
                 page = await ask(cursor=cursor)
             except _FAULTS as fault:
                 raise self._translate(fault, f"its {kind} could not be listed") from fault
-            for key, item in items(page):
-                found.setdefault(key, item)
+            for item in getattr(page, kind):
+                found.setdefault(getattr(item, key), item)
             cursor = page.next_cursor
             if cursor is None or cursor in seen or len(found) >= _MOST_TOOLS:
                 break
             seen.add(cursor)
         return list(found.values())
 
-    async def call(
-        self, tool: str, arguments: dict[str, Any], timeout: float, under: Call | None = None
-    ) -> Reply:
+    async def call(self, tool: str, arguments: dict[str, Any], under: Call) -> Reply:
         """Run a tool. Cancelling it, as its deadline does, tells the server to stop. Raises McpFault.
 
-        With `under`, whose deadline then counts, progress is told and extends it. A server that refuses the
-        call until pages have been opened is called once more when they were.
+        Progress is told to `under`, whose deadline counts. A server that refuses the call until pages have
+        been opened is called once more when they were.
         """
 
         async def send() -> types.CallToolResult:
             return await self._client.call_tool(
-                tool,
-                arguments,
-                read_timeout_seconds=under.longest if under else timeout,
-                progress_callback=under.progress if under else None,
+                tool, arguments, read_timeout_seconds=under.longest, progress_callback=under.progress
             )
 
         async def ask() -> types.CallToolResult:
             try:
                 return await send()
             except MCPError as fault:
-                if fault.code != types.URL_ELICITATION_REQUIRED:
-                    raise
-                if not await self._callbacks.open_pages(fault.data):
+                wanted = fault.code == types.URL_ELICITATION_REQUIRED
+                if not wanted or not await self._callbacks.open_pages(fault.data):
                     raise
                 return await send()
 
-        plain = _plain(await self._asked(ask, "the call failed", timeout))
+        plain = _plain(await self._asked(ask, "the call failed"))
         return Reply(
             tuple(plain.get("content") or ()), plain.get("structuredContent"), bool(plain.get("isError"))
         )
 
-    async def read_resource(self, uri: str, timeout: float) -> tuple[dict[str, Any], ...]:
+    async def read_resource(self, uri: str) -> tuple[dict[str, Any], ...]:
         """The parts of a resource, each with `text` or with `blob` (base64). Raises McpFault."""
-        read = await self._asked(
-            lambda: self._client.read_resource(uri), f"{uri[:200]!r} could not be read", timeout
-        )
+        what = f"{uri[:200]!r} could not be read"
+        read = await self._asked(lambda: self._client.read_resource(uri), what)
         return tuple(_plain(part) for part in read.contents)
 
-    async def get_prompt(
-        self, name: str, arguments: dict[str, str], timeout: float
-    ) -> tuple[tuple[str, str], ...]:
+    async def get_prompt(self, name: str, arguments: dict[str, str]) -> tuple[tuple[str, str], ...]:
         """The messages of a prompt as (role, text). Raises McpFault."""
-        got = await self._asked(
-            lambda: self._client.get_prompt(name, arguments), f"the prompt {name[:80]!r} was refused", timeout
-        )
+        what = f"the prompt {name[:80]!r} was refused"
+        got = await self._asked(lambda: self._client.get_prompt(name, arguments), what)
         return tuple((message.role, prompt_text(_plain(message.content))) for message in got.messages)
 
-    async def _asked(self, send: Callable[[], Awaitable[T]], what: str, timeout: float) -> T:
+    async def _asked(self, send: Callable[[], Awaitable[T]], what: str) -> T:
         if self._wire.ended:
             raise SessionGone("the session has ended.")
         try:
             return await send()
         except _FAULTS as fault:
-            raise self._translate(fault, what, timeout) from fault
+            raise self._translate(fault, what) from fault
 
-    async def watch(self, on_change: Callable[[], None], on_offers: Callable[[], None]) -> None:
+    async def watch(self) -> None:
         """Report what changes until cancelled. Returns when the server will not tell any."""
+        on_change, on_offers = self._hooks.on_change, self._hooks.on_offers
         pause = _RELISTEN[0]
-        kinds = [kind for kind in ("tools", "resources", "prompts") if self._tells(kind)]
-        while self.modern and kinds:
+        can = self._client.server_capabilities
+        parts = {"tools": can.tools, "resources": can.resources, "prompts": can.prompts}
+        told: dict[str, Any] = {
+            f"{kind}_list_changed": bool(part and part.list_changed) for kind, part in parts.items()
+        }
+        # Until 2025-11-25 changes are told by notifications.
+        while self.protocol in MODERN_PROTOCOL_VERSIONS and any(told.values()):
             try:
-                async with self._client.listen(
-                    tools_list_changed="tools" in kinds,
-                    resources_list_changed="resources" in kinds,
-                    prompts_list_changed="prompts" in kinds,
-                ) as changes:
+                async with self._client.listen(**told) as changes:
                     on_change()  # something may have changed before the subscription stood
                     on_offers()
                     async for event in changes:
@@ -242,7 +214,7 @@ class Link:
             return "it closed its output"
         return f"its process ended (signal {-code})" if code < 0 else f"its process ended (exit code {code})"
 
-    def _translate(self, fault: Exception, what: str, timeout: float = 0.0) -> McpFault:
+    def _translate(self, fault: Exception, what: str) -> McpFault:
         http = self._wire.http
         if isinstance(fault, ValidationError):
             return CallRefused(f"{what}: the server's answer is not valid MCP.")
@@ -251,9 +223,7 @@ class Link:
         if not isinstance(fault, MCPError):
             return CallRefused(f"{what}: {_short(str(fault))}")
         if fault.code == types.REQUEST_TIMEOUT:
-            return CallTimeout(
-                f"no answer within {timeout:g} s." if timeout else f"{what}: no answer in time."
-            )
+            return CallTimeout(f"{what}: no answer in time.")
         # Servers use the code for faults of their own, too: it means the connection only with more evidence.
         gone = self._wire.ended or fault.message == "Connection closed" or fault.data == LOST
         if fault.code == types.CONNECTION_CLOSED and (gone or fault.message.startswith("SSE stream ended")):
@@ -280,41 +250,23 @@ def _listed(tool: types.Tool) -> ListedTool:
 
 @asynccontextmanager
 async def open_link(
-    spec: ServerSpec,
-    *,
-    environ: Mapping[str, str],
-    cwd: str,
-    stderr: StderrLog,
-    grace: Grace,
-    on_end: Callable[[], None],
-    on_change: Callable[[], None],
-    on_noise: Callable[[], None],
-    on_offers: Callable[[], None] = lambda: None,
-    calls: Calls | None = None,
-    sampling: bool = False,
-    logins: Logins | None = None,
+    spec: ServerSpec, around: Surroundings, *, cwd: str, stderr: StderrLog, hooks: Hooks, calls: Calls
 ) -> AsyncIterator[Link]:
     """Connect and shake hands. Enter and leave it in the same task; put a deadline around entering.
 
-    Raises McpFault when no session comes about. `on_end` is called when the connection is gone, `on_change`
-    when the list of tools may be another one, `on_offers` when that of resources or of prompts may be,
-    `on_noise` for each line on stdout that is no message. What the server asks is answered through `calls`
-    (None: by cancel); whether it may ask for text from the model is `sampling`.
+    Raises McpFault when no session comes about. What the server asks is answered through `calls`.
     """
-    wire = Wire(on_end)
-    callbacks = Callbacks(
-        Calls(spec.name) if calls is None else calls, local=spec.kind == "stdio", sampling=sampling
-    )
+    wire = Wire(hooks.on_end)
+    callbacks = Callbacks(calls, local=spec.kind == "stdio", sampling=around.sampling)
 
     async def on_message(message: object) -> None:
         if isinstance(message, types.ToolListChangedNotification):
-            on_change()
+            hooks.on_change()
         elif isinstance(message, types.ResourceListChangedNotification | types.PromptListChangedNotification):
-            on_offers()
+            hooks.on_offers()
 
-    transport = Watched(_streams(spec, wire, environ, cwd, stderr, grace, on_change, on_noise, logins), wire)
     client = Client(
-        transport,
+        watched(_streams(spec, around, wire, cwd, stderr, hooks), wire),
         cache=None,  # we list when something changed; a cached answer would hide it
         message_handler=on_message,
         read_timeout_seconds=30.0,
@@ -327,35 +279,27 @@ async def open_link(
         except Exception as fault:
             # Whatever the SDK raises while connecting, often inside exception groups, becomes one reason.
             raise _start_failure(spec, wire, fault, stderr) from fault
-        yield Link(client, wire, spec.name, callbacks)
+        yield Link(client, wire, spec.name, callbacks, hooks)
 
 
 @asynccontextmanager
 async def _streams(
-    spec: ServerSpec,
-    wire: Wire,
-    environ: Mapping[str, str],
-    cwd: str,
-    stderr: StderrLog,
-    grace: Grace,
-    on_change: Callable[[], None],
-    on_noise: Callable[[], None],
-    logins: Logins | None,
+    spec: ServerSpec, around: Surroundings, wire: Wire, cwd: str, stderr: StderrLog, hooks: Hooks
 ) -> AsyncIterator[tuple[Any, Any]]:
-    cure = login_cure(spec, logins)
+    cure = login_cure(spec, around.logins)
     auth = None
-    if spec.kind != "stdio" and logins is not None and not has_own_credentials(spec):
-        auth = BearerAuth(await logins.access(spec.url))
+    if spec.kind != "stdio" and around.logins is not None and not has_own_credentials(spec):
+        auth = BearerAuth(await around.logins.access(spec.url))
     if spec.kind == "stdio":
-        env = child_environment(environ, dict(spec.env))
+        env = child_environment(around.environ, dict(spec.env))
         stderr.forget()
-        argv = (spec.command, *spec.args)
+        argv, grace = (spec.command, *spec.args), around.patience.grace
         wire.child = await Child.spawn(argv, env=env, cwd=cwd, stderr=stderr, grace=grace)
-        async with stdio_streams(wire.child, on_noise=on_noise) as streams:
+        async with stdio_streams(wire.child, on_noise=hooks.on_noise) as streams:
             yield streams
     elif spec.kind == "http":
         # A request that could not be sent says little about the server: listing anew finds out.
-        wire.http = http_client(dict(spec.headers), on_change, auth=auth, cure=cure)
+        wire.http = CallBoundClient(dict(spec.headers), hooks.on_change, auth=auth, cure=cure)
         async with wire.http, streamable_http_client(spec.url, http_client=wire.http) as remote:
             yield remote
     else:
@@ -365,7 +309,7 @@ async def _streams(
             timeout: httpx2.Timeout | None = None,
             auth: httpx2.Auth | None = auth,
         ) -> httpx2.AsyncClient:
-            wire.http = http_client(headers or {}, wire.on_end, auth=auth, cure=cure)
+            wire.http = CallBoundClient(headers or {}, hooks.on_end, auth=auth, cure=cure)
             return wire.http
 
         # An idle stream is no fault, so reading it has no time limit of its own.
@@ -379,26 +323,16 @@ async def _streams(
             yield remote
 
 
-def _leaves(fault: BaseException) -> list[BaseException]:
-    if isinstance(fault, BaseExceptionGroup):
-        return [leaf for part in fault.exceptions for leaf in _leaves(part)]
-    return [fault]
-
-
 def _start_failure(spec: ServerSpec, wire: Wire, fault: Exception, stderr: StderrLog) -> McpFault:
-    leaf = next((item for item in _leaves(fault) if not isinstance(item, asyncio.CancelledError)), fault)
+    leaf = leaf_of(fault)
     if wire.http is not None and wire.http.refused:
         return NeedsLogin(wire.http.refusal)
     if isinstance(leaf, FileNotFoundError):
-        return StartFailed(
-            f"the command {spec.command!r} was not found; install it or write its full path "
-            "(its arguments belong into 'args')",
-            lasting=True,
-        )
+        cure = "install it or write its full path (its arguments belong into 'args')"
+        return StartFailed(f"the command {spec.command!r} was not found; {cure}", lasting=True)
     if isinstance(leaf, PermissionError | NotADirectoryError):
         return StartFailed(f"the command {spec.command!r} cannot be run ({leaf.strerror})", lasting=True)
-    said = stderr.last_words() if spec.kind == "stdio" else ""
-    tail = f"; its last words: {said}" if said else ""
+    tail = stderr.last_words()
     if isinstance(leaf, MCPError) and leaf.code == types.CONNECTION_CLOSED and spec.kind == "stdio":
         code = wire.child.returncode if wire.child is not None else None
         ended = f" (exit code {code})" if code is not None else ""

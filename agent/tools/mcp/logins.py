@@ -12,7 +12,6 @@ import logging
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 from urllib.parse import parse_qs, urlsplit
 
@@ -74,8 +73,8 @@ class _Flow:
 
     link: asyncio.Future[str] = field(default_factory=asyncio.Future)
     answer: asyncio.Future[Mapping[str, str]] = field(default_factory=asyncio.Future)
+    task: asyncio.Task[None] = field(init=False)
     state: str = ""
-    task: asyncio.Task[None] | None = None
 
 
 class Logins:
@@ -89,19 +88,16 @@ class Logins:
         client_document: Callable[[], str] = lambda: "",
         on_secret: Callable[[str], None] = lambda value: None,
         clock: Callable[[], float] = time.time,
-        limit: float = _LIMIT,
     ) -> None:
         """`redirect_uri` gives the address of our callback, `client_document` that of a public description of
-        us (https); "" when there is none now. `on_secret` is told each token before anything uses it.
-        `limit`: seconds an admin has to log in."""
+        us (https); "" when there is none now. `on_secret` is told each token before anything uses it."""
         self.store = store
         self.on_secret = on_secret
         self.clock = clock
         self.on_login: Callable[[str], None] = lambda url: None
         self._redirect_uri = redirect_uri
         self._client_document = client_document
-        self._limit = limit
-        self._module: ModuleType | None = None
+        self._limit = _LIMIT
         self._accesses: dict[str, Access] = {}
         self._flows: dict[str, _Flow] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -110,9 +106,8 @@ class Logins:
         """What the login at this address gives now, shared by all who talk to it."""
         access = self._accesses.pop(url, None)
         if access is None:
-            if self._module is None:
-                self._module = await asyncio.to_thread(importlib.import_module, "agent.tools.mcp.auth")
-            access = self._accesses.get(url) or self._module.Access(url, self)
+            module = await asyncio.to_thread(importlib.import_module, "agent.tools.mcp.auth")
+            access = self._accesses.get(url) or module.Access(url, self)
         self._accesses[url] = access
         while len(self._accesses) > _MOST_ACCESSES:
             del self._accesses[next(iter(self._accesses))]
@@ -131,30 +126,26 @@ class Logins:
         """A whole login: `show` is given the address, then the tokens are waited for. Raises LoginFailed."""
         flow = self._flow(spec)
         show(await self._link(spec, flow))
-        assert flow.task is not None
         await asyncio.shield(flow.task)
 
     def _flow(self, spec: ServerSpec) -> _Flow:
         if spec.kind == "stdio":
             raise LoginFailed(f"{spec.name} runs on this machine: it takes its credentials from 'env'.")
         if has_own_credentials(spec):
-            raise LoginFailed(
-                f"{spec.name} logs in by the Authorization header of its entry: renew or remove that."
-            )
+            how = "the Authorization header of its entry"
+            raise LoginFailed(f"{spec.name} logs in by {how}: renew or remove that.")
         flow = self._flows.get(spec.url)
         if flow is None:
             redirect_uri = self._redirect_uri()
             if not redirect_uri:
-                raise LoginFailed(
-                    f"No callback can be received here: use `causeway mcp login {spec.name}` in a shell."
-                )
+                cure = f"use `causeway mcp login {spec.name}` in a shell"
+                raise LoginFailed(f"No callback can be received here: {cure}.")
             flow = self._flows[spec.url] = _Flow()
             flow.task = self.spawn(self._log_in(spec, flow, redirect_uri), f"login {spec.name}")
             flow.task.add_done_callback(lambda task: self._flows.pop(spec.url, None))
         return flow
 
     async def _link(self, spec: ServerSpec, flow: _Flow) -> str:
-        assert flow.task is not None
         both: set[asyncio.Future[Any]] = {flow.task, flow.link}
         await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
         if flow.link.done():
@@ -172,7 +163,7 @@ class Logins:
         for flow in self._flows.values():  # all of them, so that the time says nothing
             if flow.state and hmac.compare_digest(flow.state.encode(), given.encode("utf-8", "replace")):
                 found = flow
-        if found is None or found.task is None or found.answer.done():
+        if found is None or found.answer.done():
             return "unknown"
         found.state = ""
         found.answer.set_result({key: value[:_LONGEST_VALUE] for key, value in query.items()})
@@ -191,8 +182,7 @@ class Logins:
     async def stop(self) -> None:
         """End every login that is under way; a renewal of a token has some seconds to finish."""
         for flow in self._flows.values():
-            if flow.task is not None:
-                flow.task.cancel()
+            flow.task.cancel()
         if self._tasks:
             _, late = await asyncio.wait(set(self._tasks), timeout=5.0)
             for task in late:
@@ -238,12 +228,9 @@ class Logins:
                 )
         except TimeoutError:
             if flow.link.done() and not flow.answer.done():
-                raise LoginFailed(
-                    f"nobody logged in within {self._limit:g} s; ask for a new link with "
-                    f"/mcp login {spec.name}."
-                ) from None
-            raise LoginFailed(
-                "the authorization server does not answer; check that it is reachable and try again."
-            ) from None
+                cure = f"ask for a new link with /mcp login {spec.name}"
+                raise LoginFailed(f"nobody logged in within {self._limit:g} s; {cure}.") from None
+            cure = "check that it is reachable and try again"
+            raise LoginFailed(f"the authorization server does not answer; {cure}.") from None
         log.info("MCP server %s: logged in", spec.name)
         self.on_login(spec.url)

@@ -24,9 +24,8 @@ def mark(file: Path) -> str:
     return f"{hashlib.sha256(os.fsencode(file.absolute())).hexdigest()[:16]}:{os.getpid()}"
 
 
-def end_orphans(own_mark: str) -> int:
-    """Kill the marked processes of earlier bridges on the same file that live no more. Blocking; returns how
-    many were killed."""
+def end_orphans(own_mark: str) -> None:
+    """Kill the marked processes of earlier bridges on the same file that live no more. Blocking."""
     prefix = f"{MARK}={own_mark.partition(':')[0]}:".encode()
     killed = 0
     for entry in Path("/proc").glob("[0-9]*"):
@@ -37,7 +36,6 @@ def end_orphans(own_mark: str) -> int:
                     killed += 1
     if killed:
         log.warning("ended %d processes of MCP servers that a killed bridge had left behind", killed)
-    return killed
 
 
 def _alive(pid: int) -> bool:
@@ -45,6 +43,6 @@ def _alive(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    except PermissionError:
-        return True
+    except PermissionError:  # it lives, as another user
+        pass
     return True

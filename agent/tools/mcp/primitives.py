@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from agent.events import FileRef
-from agent.history import ImageRef
+from agent.tools.base import ToolResult
 from agent.tools.mcp.results import render_reply
 
 MOST_OFFERS = 2_000  # of one kind, of one server
@@ -38,13 +37,8 @@ class PromptInfo:
     arguments: tuple[tuple[str, str, bool], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ResourceText:
-    """A resource's content: text for the model, and files saved in the folder that was given."""
-
-    text: str
-    files: tuple[FileRef, ...] = ()
-    images: tuple[ImageRef, ...] = ()
+#: A resource's content: text for the model, and files saved in the folder that was given.
+ResourceText = ToolResult
 
 
 def mend_offers(items: object, needed: tuple[str, ...]) -> list[dict[str, Any]]:
@@ -69,10 +63,8 @@ def mend_offers(items: object, needed: tuple[str, ...]) -> list[dict[str, Any]]:
 
 
 def resource_info(server: str, item: Mapping[str, Any]) -> ResourceInfo:
-    about = _short(item.get("description"))
-    return ResourceInfo(
-        server, item["uri"], item["name"] or item["uri"], about, str(item.get("mimeType") or "")
-    )
+    uri, about, mime = item["uri"], _short(item.get("description")), str(item.get("mimeType") or "")
+    return ResourceInfo(server, uri, item["name"] or uri, about, mime)
 
 
 def prompt_info(server: str, item: Mapping[str, Any]) -> PromptInfo:
@@ -94,7 +86,7 @@ def render_contents(contents: tuple[Mapping[str, Any], ...], folder: Path, stem:
     if not parts:
         return ResourceText("(the resource is empty)")
     made = render_reply(parts, None, False, folder=folder, stem=stem)
-    return ResourceText(cut(made.text), made.files, made.images)
+    return replace(made, text=cut(made.text))
 
 
 def prompt_text(content: Mapping[str, Any]) -> str:

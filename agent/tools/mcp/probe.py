@@ -10,10 +10,8 @@ import asyncio
 import difflib
 import json
 import logging
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from agent.tools.mcp.alone import LinkName, Step, check_address, check_process, folder_of, place_of
@@ -22,8 +20,9 @@ from agent.tools.mcp.faults import CallTimeout, Down, McpFault, NeedsLogin
 from agent.tools.mcp.logins import has_own_credentials
 from agent.tools.mcp.names import offered_name
 from agent.tools.mcp.process import StderrLog
+from agent.tools.mcp.requests import Call, Calls
 from agent.tools.mcp.schema import ListedTool
-from agent.tools.mcp.surroundings import Surroundings
+from agent.tools.mcp.surroundings import Hooks, Surroundings
 
 if TYPE_CHECKING:
     from agent.tools.mcp.link import Link, Reply
@@ -80,9 +79,8 @@ def _entry(spec: ServerSpec, warnings: tuple[str, ...]) -> Step:
         text = f"a local program: {spec.command!r} with {count}" + (f"; env: {names}" if names else "")
     else:
         names = ", ".join(name for name, _ in spec.headers)
-        text = f"a remote server ({spec.kind}) at {place_of(spec.url)}" + (
-            f"; headers: {names}" if names else ""
-        )
+        text = f"a remote server ({spec.kind}) at {place_of(spec.url)}"
+        text += f"; headers: {names}" if names else ""
     if spec.disabled:
         warnings = ("it is switched off ('disabled'), so the bridge does not start it", *warnings)
     return Step("entry", "odd" if warnings else "ok", "; ".join((text, *warnings)))
@@ -100,26 +98,16 @@ async def _converse(
 ) -> None:
     """Handshake, list and call in one session, each noted."""
     module = await around.sdk.link()
-    stderr = StderrLog(None)
+    cwd, stderr = str(folder_of(spec, around)), StderrLog(None)
     loop = asyncio.get_running_loop()
     began = loop.time()
     at: LinkName | None = "handshake"
     try:
         async with asyncio.timeout(spec.start_timeout) as limit:
             async with module.open_link(
-                spec,
-                environ=around.environ,
-                cwd=str(folder_of(spec, around)),
-                stderr=stderr,
-                grace=around.patience.grace,
-                on_end=lambda: None,
-                on_change=lambda: None,
-                on_noise=lambda: None,
-                logins=around.logins,
-                sampling=around.sampling,
+                spec, around, cwd=cwd, stderr=stderr, hooks=Hooks(), calls=Calls(spec.name)
             ) as link:
-                text = f"agreed on protocol {_protocol(link)}"
-                note(Step("handshake", "ok", text, ms=_since(began)))
+                note(Step("handshake", "ok", f"agreed on protocol {link.protocol}", ms=_since(began)))
                 at = "tools"
                 listed = loop.time()
                 try:
@@ -127,7 +115,7 @@ async def _converse(
                 except McpFault as fault:
                     note(await _broken("tools", fault, link, stderr))
                     return
-                found.tools = tuple(tool for tool in tools if _wanted(spec, tool.name))
+                found.tools = tuple(tool for tool in tools if spec.offers(tool.name))
                 found.start_ms = _since(began)
                 note(_listed(len(tools), len(found.tools), faults, _since(listed)))
                 at = "call"
@@ -153,16 +141,6 @@ def _since(began: float) -> int:
     return round((asyncio.get_running_loop().time() - began) * 1000)
 
 
-def _protocol(link: Link) -> str:
-    return str(link._client.protocol_version)
-
-
-def _wanted(spec: ServerSpec, tool: str) -> bool:
-    """Whether the entry's filters let a tool through; the rule of the hub."""
-    included = spec.include is None or any(fnmatchcase(tool, pattern) for pattern in spec.include)
-    return included and not any(fnmatchcase(tool, pattern) for pattern in spec.exclude)
-
-
 def _refused(spec: ServerSpec, at: LinkName, fault: McpFault) -> Step:
     cure = ""
     if isinstance(fault, NeedsLogin) and not has_own_credentials(spec):
@@ -173,8 +151,7 @@ def _refused(spec: ServerSpec, at: LinkName, fault: McpFault) -> Step:
 async def _broken(at: LinkName, fault: McpFault, link: Link, stderr: StderrLog) -> Step:
     text = str(fault).rstrip(".")
     if isinstance(fault, Down):
-        words = stderr.last_words()
-        text = f"{text}: {await link.farewell()}" + (f"; its last words: {words}" if words else "")
+        text = f"{text}: {await link.farewell()}{stderr.last_words()}"
     cure = "It is a fault of the server: look into its own log, or try another version of it."
     if isinstance(fault, CallTimeout):
         cure = "Ask for less at a time, or give its calls more time with 'timeout'."
@@ -209,16 +186,14 @@ async def _call(
         names = [tool.name for tool in tools]
         near = difflib.get_close_matches(name, names, n=1)
         meant = f"Did you mean {near[0]!r}? " if near else ""
-        return Step(
-            "call", "broken", f"there is no tool {name!r}", f"{meant}It has: {', '.join(names[:20])}."
-        )
+        cure = f"{meant}It has: {', '.join(names[:20])}."
+        return Step("call", "broken", f"there is no tool {name!r}", cure)
     name = tool.name
-    loop = asyncio.get_running_loop()
-    began = loop.time()
+    began = asyncio.get_running_loop().time()
     timeout = spec.timeout or _CALL_LIMIT
     try:
-        async with asyncio.timeout(timeout + 6.0):
-            reply = await link.call(name, dict(arguments), timeout)
+        async with asyncio.timeout(timeout):
+            reply = await link.call(name, dict(arguments), Call(timeout))
     except McpFault as fault:
         return await _broken("call", fault, link, stderr)
     except TimeoutError:
@@ -251,4 +226,4 @@ def _parameters(schema: Mapping[str, Any]) -> str:
         kind = part.get("type", "") if isinstance(part, dict) else ""
         notes = [note for note in (str(kind), "required" if name in required else "") if note]
         words.append(f"{name} ({', '.join(notes)})" if notes else str(name))
-    return re.sub(r"\s+", " ", ", ".join(words))
+    return " ".join(", ".join(words).split())

@@ -54,9 +54,8 @@ class StderrLog:
     async def write(self, chunk: bytes) -> None:
         """Take what the server wrote; empty at its end."""
         chunk = self._line + chunk
-        whole = (
-            chunk if len(chunk) > _LONGEST_LINE or chunk == self._line else chunk[: chunk.rfind(b"\n") + 1]
-        )
+        ended = len(chunk) > _LONGEST_LINE or chunk == self._line
+        whole = chunk if ended else chunk[: chunk.rfind(b"\n") + 1]
         self._line = chunk[len(whole) :]
         if whole:
             await self._keep(self._mask(whole.decode("utf-8", "replace")).encode("utf-8", "replace"))
@@ -74,10 +73,10 @@ class StderrLog:
                 )
 
     def last_words(self) -> str:
-        """The last non-empty line of stderr, at most 300 characters."""
+        """The last non-empty line of stderr, at most 300 characters, as the end of a sentence; or nothing."""
         said = self._tail.decode("utf-8", "replace") + self._mask(self._line.decode("utf-8", "replace"))
-        lines = [line.strip() for line in said.splitlines()]
-        return next((line[-300:] for line in reversed(lines) if line), "")
+        lines = [line for line in map(str.strip, said.splitlines()) if line]
+        return f"; its last words: {lines[-1][-300:]}" if lines else ""
 
     def forget(self) -> None:
         """Begin anew in memory: a new process does not answer for the words of the last one."""
@@ -134,7 +133,11 @@ class Child:
 
     async def exit_code(self, wait: float) -> int | None:
         """The exit code once the process has ended, or None if it has not within `wait` seconds."""
-        await _until(lambda: self._process.returncode is not None, wait)
+        # Polled: waiting for the process object would also wait for its pipes.
+        with suppress(TimeoutError):
+            async with asyncio.timeout(wait):
+                while self._process.returncode is None:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
         return self._process.returncode
 
     async def stop(self) -> None:
@@ -153,7 +156,11 @@ class Child:
 
     async def release(self) -> None:
         """Let go of the pipes and of the task that drains stderr."""
-        self._close_pipes()
+        # A daemon that left the group may hold our pipes open; asyncio has no public way to let go of them.
+        transport = getattr(self._process, "_transport", None)
+        if transport is not None:
+            with suppress(PermissionError):  # close() may try to kill a child that changed its user
+                transport.close()
         self._drain.cancel()
         await asyncio.gather(self._drain, return_exceptions=True)
 
@@ -166,11 +173,10 @@ class Child:
             if not await self._group_lives():
                 return
             self._signal(number)
-            deadline = asyncio.get_running_loop().time() + patience
-            while await self._group_lives():
-                if asyncio.get_running_loop().time() >= deadline:
-                    break
-                await asyncio.sleep(0.02)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(patience):
+                    while await self._group_lives():  # noqa: ASYNC110 - nobody tells us when it ends
+                        await asyncio.sleep(0.02)
         if await self._group_lives():
             log.error("process group %d of an MCP server survives SIGKILL", self.pid)
 
@@ -193,22 +199,6 @@ class Child:
         while chunk := await self._stderr.read(65_536):
             await self._log.write(chunk)
         await self._log.write(b"")
-
-    def _close_pipes(self) -> None:
-        # A daemon that left the group may hold our pipes open; asyncio has no public way to let go of them.
-        transport = getattr(self._process, "_transport", None)
-        if transport is not None:
-            with suppress(PermissionError):  # close() may try to kill a child that changed its user
-                transport.close()
-
-
-async def _until(done: Callable[[], bool], wait: float) -> None:
-    """Poll `done` for up to `wait` seconds: waiting for the process object would also wait for its pipes."""
-    deadline = asyncio.get_running_loop().time() + wait
-    while not done():
-        if asyncio.get_running_loop().time() >= deadline:
-            return
-        await asyncio.sleep(0.01)
 
 
 def _has_living_member(group: int) -> bool:

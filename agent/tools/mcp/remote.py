@@ -5,7 +5,6 @@ Imports the SDK and its HTTP library; load it lazily.
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -36,8 +35,12 @@ class CallBoundClient(httpx2.AsyncClient):
     more.
     """
 
-    def __init__(self, *, on_fault: Callable[[], None], cure: str, **options: Any) -> None:
-        super().__init__(**options)
+    def __init__(
+        self, headers: dict[str, str], on_fault: Callable[[], None], *, auth: httpx2.Auth | None, cure: str
+    ) -> None:
+        """`headers` are the entry's; `cure` is what to do when the server refuses us. Redirects are followed
+        by the SDK, within the entry's origin only."""
+        super().__init__(headers=headers, timeout=_TIMEOUT, auth=auth)
         self._on_fault = on_fault
         self._cure = cure
         self.refused = 0
@@ -86,25 +89,7 @@ def challenge_of(response: httpx2.Response) -> tuple[int, str] | None:
 
 def _error(request: httpx2.Request, status: int, code: int, message: str, data: str) -> httpx2.Response:
     error = {"code": code, "message": message, "data": data}
-    body = json.dumps({"jsonrpc": "2.0", "id": None, "error": error}).encode()
-    return httpx2.Response(
-        status, headers={"content-type": "application/json"}, content=body, request=request
-    )
-
-
-def http_client(
-    headers: dict[str, str],
-    on_fault: Callable[[], None],
-    options: dict[str, Any] | None = None,
-    *,
-    auth: httpx2.Auth | None = None,
-    cure: str = "check its credentials",
-) -> CallBoundClient:
-    """A client with an entry's headers. Redirects are followed by the SDK, within the entry's origin only.
-    `cure`: what to do when the server refuses us."""
-    return CallBoundClient(
-        on_fault=on_fault, cure=cure, headers=headers, timeout=_TIMEOUT, auth=auth, **(options or {})
-    )
+    return httpx2.Response(status, json={"jsonrpc": "2.0", "id": None, "error": error}, request=request)
 
 
 def describe(fault: httpx2.HTTPError) -> str:
@@ -114,11 +99,7 @@ def describe(fault: httpx2.HTTPError) -> str:
     if isinstance(fault, httpx2.ConnectTimeout):
         return "no connection within 10 s"
     if isinstance(fault, httpx2.ConnectError):
-        return f"no connection ({_first_line(fault)})"
+        return f"no connection ({(str(fault).splitlines() or [type(fault).__name__])[0][:120]})"
     if isinstance(fault, httpx2.HTTPStatusError):
         return f"HTTP status {fault.response.status_code}"
     return f"the connection broke ({type(fault).__name__})"
-
-
-def _first_line(fault: Exception) -> str:
-    return (str(fault).splitlines() or [type(fault).__name__])[0][:120]

@@ -106,12 +106,6 @@ class Call:
                 _move(self._limit, min(loop.time() + left, self._last))
 
 
-@dataclass(slots=True, eq=False)
-class _Wait:
-    limit: asyncio.Timeout
-    owners: set[Call]
-
-
 @dataclass(slots=True)
 class Calls:
     """All calls under way at one server, and its way to their chats. None of this raises McpFault."""
@@ -119,7 +113,7 @@ class Calls:
     server: str
     idle_since: float = 0.0  # loop time
     _open: dict[Call, None] = field(default_factory=dict)
-    _waits: set[_Wait] = field(default_factory=set)
+    _waits: dict[asyncio.Timeout, set[Call]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self._open)
@@ -134,10 +128,10 @@ class Calls:
         finally:
             del self._open[call]
             self.idle_since = asyncio.get_running_loop().time()
-            for wait in self._waits:
-                wait.owners.discard(call)
-                if not wait.owners:
-                    _move(wait.limit, self.idle_since)
+            for limit, owners in self._waits.items():
+                owners.discard(call)
+                if not owners:
+                    _move(limit, self.idle_since)
 
     def asking(self) -> tuple[Call, ...]:
         """The calls that a request of the server can be for; all of one turn in one chat, or none."""
@@ -153,51 +147,44 @@ class Calls:
 
     async def ask(self, question: Question) -> Answer:
         """Ask the person; "cancel" when nobody can be asked, in time, or the call has ended."""
-        calls = self.asking()
-        desk = self._desk(calls)
-        if desk is None:
-            log.info("MCP server %s asks, but nobody can be asked; the answer is cancel", self.server)
-            return Answer("cancel")
-        try:
-            async with self._waiting(calls, question.deadline + _GRACE):
-                return await desk.ask(question)
-        except TimeoutError:
-            return Answer("cancel")
+        with suppress(TimeoutError):
+            async with self._desk(question.deadline + _GRACE) as desk:
+                if desk is not None:
+                    return await desk.ask(question)
+                log.info("MCP server %s asks, but nobody can be asked; the answer is cancel", self.server)
+        return Answer("cancel")
 
     async def sample(self, sample: Sample) -> str:
         """Text from the model. Raises ToolFailure."""
-        calls = self.asking()
-        desk = self._desk(calls)
-        if desk is None:
-            raise ToolFailure("The model cannot be asked:", "no single call is under way that this is for.")
         try:
-            async with self._waiting(calls, _SAMPLING):
-                return await desk.sample(sample)
+            async with self._desk(_SAMPLING) as desk:
+                if desk is not None:
+                    return await desk.sample(sample)
         except TimeoutError:
             raise ToolFailure("The model gave no text", "in time.") from None
-
-    def _desk(self, calls: tuple[Call, ...]) -> Desk | None:
-        if sum(call.requests for call in calls) >= MOST_REQUESTS:
-            log.warning("MCP server %s asks too much in one call; it is not heard", self.server)
-            return None
-        for call in calls:
-            if call.desk is not None:
-                call.requests += 1
-                return call.desk
-        return None
+        raise ToolFailure("The model cannot be asked:", "no single call is under way that this is for.")
 
     @asynccontextmanager
-    async def _waiting(self, calls: tuple[Call, ...], seconds: float) -> AsyncIterator[None]:
+    async def _desk(self, seconds: float) -> AsyncIterator[Desk | None]:
+        """Where to ask, for up to `seconds` in which the calls it is for are held; None if nowhere."""
+        calls = self.asking()
+        asked = next((call for call in calls if call.desk is not None), None)
+        if sum(call.requests for call in calls) >= MOST_REQUESTS:
+            log.warning("MCP server %s asks too much in one call; it is not heard", self.server)
+            asked = None
+        if asked is None:
+            yield None
+            return
+        asked.requests += 1
         with ExitStack() as holds:
             for call in calls:
                 holds.enter_context(call.held())
             async with asyncio.timeout(seconds) as limit:
-                wait = _Wait(limit, set(calls))
-                self._waits.add(wait)
+                self._waits[limit] = set(calls)
                 try:
-                    yield
+                    yield asked.desk
                 finally:
-                    self._waits.discard(wait)
+                    del self._waits[limit]
 
 
 def _move(limit: asyncio.Timeout, when: float) -> None:

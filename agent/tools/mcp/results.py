@@ -64,7 +64,7 @@ def render_reply(
             has_text = has_text or bool(text.strip())
             got.lines.append(_without_data(got, text))
         elif kind in ("image", "audio"):
-            got.lines.append(_save(got, part.get("data"), part.get("mimeType"), f"{kind}", show=True))
+            got.lines.append(_save(got, part.get("data"), part.get("mimeType"), kind))
         elif kind == "resource":
             has_text = _resource(got, part.get("resource")) or has_text
         elif kind == "resource_link":
@@ -90,30 +90,22 @@ def _resource(got: _Collected, resource: Any) -> bool:
     if isinstance(resource.get("text"), str):
         got.lines.append(f"[resource {uri}]\n{_without_data(got, resource['text'])}")
         return True
-    mime = str(resource.get("mimeType") or "application/octet-stream")
-    is_media = mime.startswith(("image/", "audio/"))
-    got.lines.append(_save(got, resource.get("blob"), mime, f"resource {uri}", show=is_media))
+    got.lines.append(_save(got, resource.get("blob"), resource.get("mimeType"), f"resource {uri}"))
     return False
 
 
 def _without_data(got: _Collected, text: str) -> str:
     """The text with the files in it saved and named."""
-
-    def named(found: re.Match[str]) -> str:
-        mime = found[1].lower()
-        return _save(got, found[2], mime, "data", show=mime.startswith(("image/", "audio/")))
-
-    return _DATA_URI.sub(named, text)
+    return _DATA_URI.sub(lambda found: _save(got, found[2], found[1], "data"), text)
 
 
 def _link(part: Mapping[str, Any]) -> str:
-    details = [
-        str(part.get(key))[:300] for key in ("name", "uri", "mimeType", "description") if part.get(key)
-    ]
+    keys = ("name", "uri", "mimeType", "description")
+    details = [str(part.get(key))[:300] for key in keys if part.get(key)]
     return f"[link to a resource: {', '.join(details)}]"
 
 
-def _save(got: _Collected, data: Any, mime: Any, what: str, *, show: bool) -> str:
+def _save(got: _Collected, data: Any, mime: Any, what: str) -> str:
     """Save what is base64; the line that says where it is, or why it is not."""
     mime = str(mime or "application/octet-stream").split(";")[0].strip().lower()
     if got.saved >= MOST_FILES:
@@ -132,6 +124,7 @@ def _save(got: _Collected, data: Any, mime: Any, what: str, *, show: bool) -> st
         reason = fault.strerror or "the folder is not usable"
         return f"[{what} ({mime}) was left out: it could not be saved ({reason})]"
     got.saved += 1
+    show = what in ("image", "audio") or mime.startswith(("image/", "audio/"))
     if show and all(file.path != path for file in got.files):
         got.files.append(FileRef(path, Path(path).name, mime))
         if mime in _SHOWN_TO_MODELS:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
 
 from agent.tools.base import Annotations
 
@@ -86,7 +89,7 @@ def _object_schema(schema: object) -> tuple[dict[str, Any] | None, str]:
 
 def provider_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
     """A copy of an input schema with what providers insist on: `properties` on top, `items` in arrays."""
-    mended = _mend(schema, 0)
+    mended: dict[str, Any] = _mend(schema, 0)
     mended["type"] = "object"
     if not isinstance(mended.get("properties"), dict):
         mended["properties"] = {}
@@ -94,20 +97,17 @@ def provider_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
     return mended
 
 
-def _mend(schema: Mapping[str, Any], depth: int) -> dict[str, Any]:
+def _mend(schema: Any, depth: int) -> Any:
+    if not isinstance(schema, Mapping) or depth >= _DEEPEST:
+        return schema
     mended = dict(schema)
-    if depth >= _DEEPEST:
-        return mended
     for key, value in schema.items():
         if key in _SUBSCHEMAS and isinstance(value, dict):
-            mended[key] = {
-                name: _mend(part, depth + 1) if isinstance(part, dict) else part
-                for name, part in value.items()
-            }
-        elif key in ("items", "additionalProperties", "not") and isinstance(value, dict):
-            mended[key] = _mend(value, depth + 1)
+            mended[key] = {name: _mend(part, depth + 1) for name, part in value.items()}
         elif key in ("anyOf", "oneOf", "allOf", "prefixItems") and isinstance(value, list):
-            mended[key] = [_mend(part, depth + 1) if isinstance(part, dict) else part for part in value]
+            mended[key] = [_mend(part, depth + 1) for part in value]
+        elif key in ("items", "additionalProperties", "not"):
+            mended[key] = _mend(value, depth + 1)
     kind = mended.get("type")
     if (kind == "array" or (isinstance(kind, list) and "array" in kind)) and "items" not in mended:
         mended["items"] = {}
@@ -147,23 +147,19 @@ def mend_call_result(result: Mapping[str, Any]) -> dict[str, Any]:
     return mended
 
 
-def _is_valid_part(part: object) -> bool:
-    def texts(value: object, *keys: str) -> bool:
-        return isinstance(value, dict) and all(isinstance(value.get(key), str) for key in keys)
+@cache
+def _parts() -> TypeAdapter[Any]:
+    from mcp_types import ContentBlock  # slow to load; where there is a result it is there
 
-    if not isinstance(part, dict):
+    return TypeAdapter(ContentBlock)
+
+
+def _is_valid_part(part: object) -> bool:
+    try:
+        _parts().validate_python(part, by_name=False)
+    except ValidationError:
         return False
-    match part.get("type"):
-        case "text":
-            return texts(part, "text")
-        case "image" | "audio":
-            return texts(part, "data", "mimeType")
-        case "resource_link":
-            return texts(part, "uri", "name")
-        case "resource":
-            inner = part.get("resource")
-            return texts(inner, "uri", "text") or texts(inner, "uri", "blob")
-    return False
+    return True
 
 
 def _left_out(part: object) -> dict[str, Any]:

@@ -23,17 +23,16 @@ from agent.tools.mcp.faults import (
     SessionGone,
     StartFailed,
     Unreachable,
+    leaf_of,
 )
 from agent.tools.mcp.names import file_stem
 from agent.tools.mcp.primitives import PromptInfo, ResourceInfo
 from agent.tools.mcp.process import StderrLog
 from agent.tools.mcp.requests import Call, Calls
 from agent.tools.mcp.schema import ListedTool
-from agent.tools.mcp.surroundings import Surroundings
+from agent.tools.mcp.surroundings import Hooks, Surroundings
 
 if TYPE_CHECKING:
-    from types import ModuleType
-
     from agent.tools.mcp.link import Link, Reply
 
 log = logging.getLogger("causeway.mcp")
@@ -57,6 +56,7 @@ class McpServer:
         self.tools: tuple[ListedTool, ...] = ()
         self.resources: tuple[ResourceInfo, ...] = ()
         self.prompts: tuple[PromptInfo, ...] = ()
+        self.stopping = False  # it was told to end
         self._around = around
         self._on_change = on_change
         path = None if around.log_dir is None else around.log_dir / f"mcp-{file_stem(spec.name)}.log"
@@ -65,7 +65,6 @@ class McpServer:
         self._limit: asyncio.Timeout | None = None
         self._wake = asyncio.Event()
         self._pulse = asyncio.Event()
-        self._stopping = False
         self._drain = 0.0
         self._ending = ""  # why the present session is to end
         self._dirty = False  # the list of tools may have changed
@@ -74,6 +73,9 @@ class McpServer:
         self._wanted = False  # a call waits for a server that was stopped for idleness
         self._calls = Calls(spec.name)
         self._noisy = False
+        self._hooks = Hooks(
+            lambda: self._end_session(None, "lost"), self._note_change, self._note_offers, self._note_noise
+        )
 
     @property
     def name(self) -> str:
@@ -83,11 +85,6 @@ class McpServer:
     def offered(self) -> tuple[ListedTool, ...]:
         """The tools that are shown: those of a server that is ready, or was and is coming back."""
         return self.tools if self.state in ("ready", "restarting") else ()
-
-    @property
-    def stopping(self) -> bool:
-        """Whether it was told to end."""
-        return self._stopping
 
     # What others ask of the actor ------------------------------------------------------------------------
 
@@ -114,7 +111,7 @@ class McpServer:
 
         A server that is still starting is given up at once and never becomes ready.
         """
-        self._stopping = True
+        self.stopping = True
         self._drain = drain
         self._wake.set()
         self._changed()
@@ -122,30 +119,18 @@ class McpServer:
             with suppress(RuntimeError):  # the start ended in this very moment
                 self._limit.reschedule(asyncio.get_running_loop().time())
 
-    async def call(
-        self, tool: str, arguments: dict[str, Any], timeout: float, context: ToolContext | None = None
-    ) -> Reply:
+    async def call(self, tool: str, arguments: dict[str, Any], timeout: float, context: ToolContext) -> Reply:
         """Call a tool by the server's own name for it. Raises McpFault.
 
         `timeout` is how long the server may be silent, in seconds; progress that it tells extends the call
         up to a ceiling, and waiting for a person or the model does not count. What it asks meanwhile goes to
         the desk of `context`.
         """
-        under = Call.of(context, timeout) if context is not None else Call(timeout)
-        return await self._through(lambda link: link.call(tool, arguments, timeout, under), under)
+        under = Call.of(context, timeout)
+        return await self.through(lambda link: link.call(tool, arguments, under), under)
 
-    async def read_resource(self, uri: str, timeout: float) -> tuple[dict[str, Any], ...]:
-        """The parts of a resource. Raises McpFault."""
-        return await self._through(lambda link: link.read_resource(uri, timeout), Call(timeout))
-
-    async def get_prompt(
-        self, name: str, arguments: dict[str, str], timeout: float
-    ) -> tuple[tuple[str, str], ...]:
-        """The messages of a prompt as (role, text). Raises McpFault."""
-        return await self._through(lambda link: link.get_prompt(name, arguments, timeout), Call(timeout))
-
-    async def _through(self, send: Callable[[Link], Awaitable[T]], under: Call) -> T:
-        """Send a request through the session that serves.
+    async def through(self, send: Callable[[Link], Awaitable[T]], under: Call) -> T:
+        """Send a request through the session that serves. Raises McpFault.
 
         While the server restarts the request waits a few seconds for it. A remote session that was forgotten
         is opened anew once for all that meet it, and each is sent once more: it was not run.
@@ -181,19 +166,19 @@ class McpServer:
     async def _usable(self, patience: float, instead_of: Link | None = None) -> Link:
         """The session to call through; waits up to `patience` seconds for one that is on its way, longer for
         a server that has to be started for it."""
-        if self.state == "ready" and self._link is None and not self._stopping:
+        if self.state == "ready" and self._link is None and not self.stopping:
             self._wanted = True
             self._wake.set()
             patience = self.spec.start_timeout
         with suppress(TimeoutError):
             async with asyncio.timeout(patience):
-                while not self._stopping and self.state in ("starting", "ready", "restarting"):
+                while not self.stopping and self.state in ("starting", "ready", "restarting"):
                     if self.state == "ready" and self._link not in (None, instead_of):
                         break
                     await self._pulse.wait()
         link = self._link
-        if link is None or link is instead_of or self.state != "ready" or self._stopping:
-            what = "is being stopped" if self._stopping else f"is {self.state.replace('_', ' ')}"
+        if link is None or link is instead_of or self.state != "ready" or self.stopping:
+            what = "is being stopped" if self.stopping else f"is {self.state.replace('_', ' ')}"
             raise Unreachable(f"the server {what}" + (f": {self.reason}" if self.reason else "."))
         return link
 
@@ -205,7 +190,7 @@ class McpServer:
         while not self.spec.disabled:
             began = asyncio.get_running_loop().time()
             fault = await self._live()
-            if self._stopping:
+            if self.stopping:
                 break
             if self._ending == _IDLE:
                 failures = 0
@@ -228,24 +213,21 @@ class McpServer:
     async def _pause(self, fault: McpFault, failures: int) -> None:
         """Say what happened and wait until it is time to try again."""
         patience = self._around.patience
-        lasting = isinstance(fault, NeedsLogin) or (isinstance(fault, StartFailed) and fault.lasting)
+        text = str(fault).rstrip(".")
         pause: float | None
-        if lasting or failures >= patience.failures:
-            remote = self.spec.kind != "stdio" and not lasting
-            pause = patience.resting_remote if remote else None
-            rest = "" if lasting else f" It failed {failures} times in a row and rests now."
-            cure = f"; mend its entry or restart it with /mcp restart {self.name}"
-            if isinstance(fault, NeedsLogin):
-                cure = ""  # it says itself what to do
-            self._set(
-                "needs_auth" if isinstance(fault, NeedsLogin) else "failed",
-                f"{str(fault).rstrip('.')}{cure}.{rest}",
-            )
+        if fault.lasting or failures >= patience.failures:
+            pause = None if fault.lasting or self.spec.kind == "stdio" else patience.resting_remote
+            if isinstance(fault, NeedsLogin):  # it says itself what to do
+                self._set("needs_auth", f"{text}.")
+            else:
+                rest = "" if fault.lasting else f" It failed {failures} times in a row and rests now."
+                cure = f"mend its entry or restart it with /mcp restart {self.name}"
+                self._set("failed", f"{text}; {cure}.{rest}")
         else:
             pause = min(patience.first_pause * 2 ** (failures - 1), patience.longest_pause)
             pause *= 0.5 + self._around.rng()
             crashed = self.state == "restarting"
-            text = f"{str(fault).rstrip('.')}; next try in {pause:.0f} s" if pause >= 1 else str(fault)
+            text = f"{text}; next try in {pause:.0f} s" if pause >= 1 else str(fault)
             self._set("restarting" if crashed else "failed", text)
         log.warning("MCP server %s: %s", self.name, self.reason)
         await self._woken(pause)
@@ -254,16 +236,15 @@ class McpServer:
     async def _asleep(self) -> None:
         """Stopped for idleness: its tools stay listed, and a call starts it."""
         self._set("ready", f"stopped after {self.spec.idle_stop or 0:g} s without calls; a call starts it")
-        while not (self._stopping or self._kicked or self._wanted):
-            await self._wake.wait()
-            self._wake.clear()
-        if not self._stopping:
+        await self._woken(None)
+        if not self.stopping:
             self._set("restarting", "a call has started it")
 
     async def _woken(self, seconds: float | None) -> None:
+        """Wait until it is to stop, to restart or to serve a call, at most `seconds`."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                while not self._stopping and not self._kicked:
+                while not (self.stopping or self._kicked or self._wanted):
                     await self._wake.wait()
                     self._wake.clear()
 
@@ -274,43 +255,53 @@ class McpServer:
         limit: asyncio.Timeout | None = None
         outcome: McpFault | None = None
         try:
-            link_module = await self._around.sdk.link()
+            module = await self._around.sdk.link()
             cwd = await asyncio.to_thread(self._folder)
             began = loop.time()
             async with asyncio.timeout(self.spec.start_timeout) as limit:
                 self._limit = limit
-                if self._stopping:
+                if self.stopping:
                     return Down("it was stopped")
-                async with self._open(link_module, cwd) as link:
+                async with module.open_link(
+                    self.spec,
+                    self._around,
+                    cwd=str(cwd),
+                    stderr=self._stderr,
+                    hooks=self._hooks,
+                    calls=self._calls,
+                ) as link:
                     outcome = await self._session(link, limit, began)
                     limit.reschedule(loop.time() + self._around.patience.leaving)
         except Exception as fault:  # noqa: BLE001 - a client that breaks may raise anything; it becomes a reason
             if outcome is None:
                 outcome = self._broken(fault, limit is not None and limit.expired())
             else:
-                log.info("MCP server %s: its session did not close cleanly (%s)", self.name, _name_of(fault))
+                log.info(
+                    "MCP server %s: its session did not close cleanly (%s)",
+                    self.name,
+                    type(leaf_of(fault)).__name__,
+                )
         finally:
             self._link = None
             self._limit = None
         return outcome or Down("its session ended")
 
     def _broken(self, fault: Exception, too_late: bool) -> McpFault:
-        if self._stopping:
+        if self.stopping:
             return Down("it was stopped")
         if too_late:
-            return StartFailed(
-                f"it did not answer within {self.spec.start_timeout:g} s{self._words()}; check that it is an "
-                "MCP server, or give it more time with 'start_timeout'",
-                lasting=True,
-            )
+            cure = "check that it is an MCP server, or give it more time with 'start_timeout'"
+            what = f"it did not answer within {self.spec.start_timeout:g} s{self._stderr.last_words()}"
+            return StartFailed(f"{what}; {cure}", lasting=True)
         if isinstance(fault, McpFault):
             return fault
         log.warning("MCP server %s: its session broke", self.name, exc_info=fault)
-        return Down(f"its session broke ({_name_of(fault)})")
+        return Down(f"its session broke ({type(leaf_of(fault)).__name__})")
 
     async def _session(self, link: Link, limit: asyncio.Timeout, began: float) -> McpFault:
         """List, publish and serve. Raises no McpFault: the SDK's task groups would wrap it."""
         loop = asyncio.get_running_loop()
+        fault: McpFault | None = None
         try:
             tools, faults = await link.list_tools()
             limit.reschedule(None)
@@ -321,33 +312,19 @@ class McpServer:
             self._calls.idle_since = loop.time()
             self._set("ready", _left_out(faults))
             await self._serve(link)
-            if self._ending == "lost":
-                return await self._lost(link)
-        except McpFault as fault:
-            return await self._lost(link) if self._ending == "lost" else fault
+        except McpFault as broken:
+            fault = broken
         finally:
             self._link = None
-            if self.state == "ready" and not self._stopping and self._ending != _IDLE:
+            if self.state == "ready" and not self.stopping and self._ending != _IDLE:
                 self._set("restarting", "its session has ended")
-        if self._ending == _FORGOTTEN:
+        if self._ending == "lost":
+            fault = Down(f"{await link.farewell()}{self._stderr.last_words()}")
+            if self.state == "restarting":
+                self._set("restarting", str(fault))
+        if fault is None and self._ending == _FORGOTTEN:
             return SessionGone(_FORGOTTEN)
-        return Down(self._ending or "it was stopped")
-
-    def _open(self, link_module: ModuleType, cwd: Path) -> Any:
-        return link_module.open_link(
-            self.spec,
-            environ=self._around.environ,
-            cwd=str(cwd),
-            stderr=self._stderr,
-            grace=self._around.patience.grace,
-            on_end=lambda: self._end_session(None, "lost"),
-            on_change=self._note_change,
-            on_noise=self._note_noise,
-            logins=self._around.logins,
-            on_offers=self._note_offers,
-            calls=self._calls,
-            sampling=self._around.sampling,
-        )
+        return fault or Down(self._ending or "it was stopped")
 
     def _folder(self) -> Path:
         folder = self._around.cwd / Path(self.spec.cwd).expanduser()
@@ -355,18 +332,11 @@ class McpServer:
             raise StartFailed(f"its folder 'cwd' {self.spec.cwd!r} does not exist; create it", lasting=True)
         return folder
 
-    async def _lost(self, link: Link) -> McpFault:
-        fault = Down(f"{await link.farewell()}{self._words()}")
-        if self.state == "restarting":
-            self._set("restarting", str(fault))
-        return fault
-
     async def _serve(self, link: Link) -> None:
         """Follow changes of the list until the session is to end. Raises McpFault."""
-        watch = link.watch(self._note_change, self._note_offers)
-        watcher = asyncio.create_task(watch, name=f"mcp-watch-{self.name}")
+        watcher = asyncio.create_task(link.watch(), name=f"mcp-watch-{self.name}")
         try:
-            while not self._stopping and not self._ending:
+            while not self.stopping and not self._ending:
                 if self._dirty or self._stale:
                     await self._list_again(link)
                 elif await self._idle():
@@ -420,9 +390,8 @@ class McpServer:
             async with asyncio.timeout(self._around.patience.listing):
                 return await ask()
         except (McpFault, TimeoutError) as fault:
-            log.warning(
-                "MCP server %s: its %s were not listed: %s", self.name, kind, str(fault) or "no answer"
-            )
+            why = str(fault) or "no answer"
+            log.warning("MCP server %s: its %s were not listed: %s", self.name, kind, why)
             return old
 
     async def _drained(self, seconds: float) -> None:
@@ -432,11 +401,7 @@ class McpServer:
                 while self._calls and self._ending == ending:
                     await self._pulse.wait()
 
-    def _words(self) -> str:
-        said = self._stderr.last_words() if self.spec.kind == "stdio" else ""
-        return f"; its last words: {said}" if said else ""
-
-    # Flags, set from callbacks and from other tasks ------------------------------------------------------
+    # Flags, set from hooks and from other tasks ----------------------------------------------------------
 
     def _note_change(self) -> None:
         self._dirty = True
@@ -449,18 +414,15 @@ class McpServer:
     def _end_session(self, link: Link | None, why: str) -> None:
         if self._ending != _IDLE and (link is None or link is self._link):
             self._ending = self._ending or why
-            if self.state == "ready" and not self._stopping:
+            if self.state == "ready" and not self.stopping:
                 self._set("restarting", "its session has ended")  # so that calls wait for the next one
             self._wake.set()
 
     def _note_noise(self) -> None:
         if not self._noisy:
             self._noisy = True
-            log.warning(
-                "MCP server %s writes lines to stdout that are no messages; they are skipped. Its logs "
-                "belong on stderr",
-                self.name,
-            )
+            what = "writes lines to stdout that are no messages; they are skipped. Its logs belong on stderr"
+            log.warning("MCP server %s %s", self.name, what)
 
     def _set(self, state: State, reason: str) -> None:
         self.state = state
@@ -480,9 +442,3 @@ def _left_out(faults: list[str]) -> str:
         return ""
     shown = "; ".join(faults[:3]) + ("; ..." if len(faults) > 3 else "")
     return f"{len(faults)} left out of its tools: {shown}"
-
-
-def _name_of(fault: BaseException) -> str:
-    while isinstance(fault, BaseExceptionGroup):
-        fault = fault.exceptions[0]
-    return type(fault).__name__

@@ -78,9 +78,8 @@ async def _read(child: Child, out: MemoryObjectSendStream[Incoming], on_noise: C
             pending += chunk
             if b"\n" not in chunk:
                 if len(pending) > _LONGEST_LINE:
-                    log.error(
-                        "an MCP server sent a line of more than %d MiB; connection ended", _LONGEST_LINE >> 20
-                    )
+                    most = _LONGEST_LINE >> 20
+                    log.error("an MCP server sent a line of more than %d MiB; connection ended", most)
                     return
                 continue
             *lines, rest = bytes(pending).split(b"\n")
@@ -94,10 +93,8 @@ async def _pass_on(line: bytes, out: MemoryObjectSendStream[Incoming], on_noise:
     if not line:
         return True
     try:
-        if len(line) > _PARSE_IN_THREAD:
-            messages = await asyncio.to_thread(_parse, line)
-        else:
-            messages = _parse(line)
+        large = len(line) > _PARSE_IN_THREAD
+        messages = await asyncio.to_thread(_parse, line) if large else _parse(line)
     except ValidationError:
         on_noise()
         return True

@@ -37,14 +37,11 @@ class Sdk:
 
     def __init__(self) -> None:
         self._lock = asyncio.Lock()
-        self._link: ModuleType | None = None
 
     async def link(self) -> ModuleType:
         """The module `agent.tools.mcp.link`."""
         async with self._lock:
-            if self._link is None:
-                self._link = await asyncio.to_thread(importlib.import_module, "agent.tools.mcp.link")
-        return self._link
+            return await asyncio.to_thread(importlib.import_module, "agent.tools.mcp.link")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,3 +58,13 @@ class Surroundings:
     logins: Logins | None = None
     sampling: bool = False  # whether servers may ask the model for text
     mask: Callable[[str], str] = lambda text: text  # hides secrets in what servers write to stderr
+
+
+@dataclass(frozen=True, slots=True)
+class Hooks:
+    """What a session tells to whoever opened it; called on the event loop."""
+
+    on_end: Callable[[], None] = lambda: None  # the connection is gone
+    on_change: Callable[[], None] = lambda: None  # the list of tools may be another one
+    on_offers: Callable[[], None] = lambda: None  # that of resources or of prompts may be
+    on_noise: Callable[[], None] = lambda: None  # a line on stdout that is no message

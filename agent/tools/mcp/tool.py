@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agent.tools.base import Annotations, ToolContext, ToolResult
-from agent.tools.mcp.faults import CallRefused, CallTimeout, Down, McpFault, NeedsLogin, Unreachable
+from agent.tools.mcp.faults import Down, McpFault
 from agent.tools.mcp.requests import HELD_AT_MOST, ceiling
 from agent.tools.mcp.results import render_reply
 from agent.tools.mcp.server import McpServer
@@ -53,32 +53,11 @@ class McpTool:
         try:
             reply = await server.call(self.original, params, self.timeout, context)
         except McpFault as fault:
-            return ToolResult(f"{self.name} failed: {_ended(str(fault))} {self._cure(fault)}", is_error=True)
-        return await asyncio.to_thread(
-            render_reply,
-            reply.content,
-            reply.structured,
-            reply.is_error,
-            folder=context.folder,
-            stem=self.name,
-        )
-
-    def _cure(self, fault: McpFault) -> str:
-        if isinstance(fault, CallTimeout):
-            return "The server was told to stop. Ask for less at a time, or try once more later."
-        if isinstance(fault, NeedsLogin):
-            return "An admin has to log in or to renew the server's credentials in mcp.json."
-        if isinstance(fault, Unreachable):
-            return "The call was not run. Try once more in a few seconds, or do without this tool."
-        if isinstance(fault, Down):
-            if self.annotations.read_only:
-                return "Try once more in a few seconds; if it fails again, do without this tool."
-            return "It is unknown whether the call took effect: check before trying it again."
-        if isinstance(fault, CallRefused):
-            return "Check the tool's name and arguments against its description."
-        return "Try once more in a few seconds."
-
-
-def _ended(text: str) -> str:
-    text = text.strip()
-    return text if text.endswith((".", "!", "?")) else text + "."
+            cure = fault.cure
+            if isinstance(fault, Down) and self.annotations.read_only:
+                cure = "Try once more in a few seconds; if it fails again, do without this tool."
+            what = str(fault).strip()
+            stop = "" if what.endswith((".", "!", "?")) else "."
+            return ToolResult(f"{self.name} failed: {what}{stop} {cure}", is_error=True)
+        parts = (reply.content, reply.structured, reply.is_error)
+        return await asyncio.to_thread(render_reply, *parts, folder=context.folder, stem=self.name)

@@ -5,11 +5,10 @@ Imports the SDK; load it lazily.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 import anyio
 import mcp_types as types
@@ -29,49 +28,30 @@ class Wire:
 
     on_end: Callable[[], None]
     faults: list[str] = field(default_factory=list)
-    asked: dict[str | int, str] = field(default_factory=dict)
+    asked: dict[str | int | None, str] = field(default_factory=dict)
     ended: bool = False
     child: Child | None = None
     http: CallBoundClient | None = None
 
 
-class Watched:
+@asynccontextmanager
+async def watched(
+    transport: AbstractAsyncContextManager[tuple[Any, Any]], wire: Wire
+) -> AsyncIterator[tuple[_Reader, _Writer]]:
     """A transport whose results are mended before the SDK judges them, and whose end is told."""
-
-    def __init__(self, inner: AbstractAsyncContextManager[tuple[Any, Any]], wire: Wire) -> None:
-        self._inner = inner
-        self._wire = wire
-
-    async def __aenter__(self) -> tuple[_Reader, _Writer]:
-        read, write = await self._inner.__aenter__()
-        return _Reader(read, self._wire), _Writer(write, self._wire)
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> bool | None:
-        return await self._inner.__aexit__(kind, error, trace)
+    async with transport as (read, write):
+        yield _Reader(read, wire), _Writer(write, wire)
 
 
-class _Writer:
+class _Stream:
     def __init__(self, inner: Any, wire: Wire) -> None:
         self._inner = inner
-        self._asked = wire.asked
-
-    async def send(self, item: SessionMessage, /) -> None:
-        message = item.message
-        if isinstance(message, types.JSONRPCRequest) and message.method in _MENDED:
-            if len(self._asked) > 10_000:  # calls whose answer never came; their place is needed
-                self._asked.pop(next(iter(self._asked)))
-            self._asked[message.id] = message.method
-        await self._inner.send(item)
+        self._wire = wire
 
     async def aclose(self) -> None:
         await self._inner.aclose()
 
-    async def __aenter__(self) -> _Writer:
+    async def __aenter__(self) -> Self:
         await self._inner.__aenter__()
         return self
 
@@ -80,11 +60,17 @@ class _Writer:
         return done
 
 
-class _Reader:
-    def __init__(self, inner: Any, wire: Wire) -> None:
-        self._inner = inner
-        self._wire = wire
+class _Writer(_Stream):
+    async def send(self, item: SessionMessage, /) -> None:
+        message, asked = item.message, self._wire.asked
+        if isinstance(message, types.JSONRPCRequest) and message.method in _MENDED:
+            if len(asked) > 10_000:  # calls whose answer never came; their place is needed
+                asked.pop(next(iter(asked)))
+            asked[message.id] = message.method
+        await self._inner.send(item)
 
+
+class _Reader(_Stream):
     @property
     def last_context(self) -> Any:
         return getattr(self._inner, "last_context", None)
@@ -103,36 +89,22 @@ class _Reader:
             self._wire.on_end()
             raise
 
-    async def aclose(self) -> None:
-        await self._inner.aclose()
-
-    async def __aenter__(self) -> _Reader:
-        await self._inner.__aenter__()
-        return self
-
-    async def __aexit__(self, *details: Any) -> bool | None:
-        done: bool | None = await self._inner.__aexit__(*details)
-        return done
-
     def _mend(self, item: SessionMessage | Exception) -> SessionMessage | Exception:
-        if isinstance(item, Exception):
-            return item
-        message = item.message
-        if isinstance(message, types.JSONRPCError) and message.id is not None:
-            self._wire.asked.pop(message.id, None)
-        if not isinstance(message, types.JSONRPCResponse):
+        message = item.message if isinstance(item, SessionMessage) else None
+        if not isinstance(message, types.JSONRPCResponse | types.JSONRPCError):
             return item
         asked = self._wire.asked.pop(message.id, None)
+        if asked is None or isinstance(message, types.JSONRPCError):
+            return item
+        result = message.result
         if asked == "tools/list":
-            tools, faults = mend_listing(message.result.get("tools"))
+            tools, faults = mend_listing(result.get("tools"))
             self._wire.faults.extend(faults)
-            message.result = {**message.result, "tools": tools}
+            message.result = {**result, "tools": tools}
         elif asked == "resources/list":
-            resources = mend_offers(message.result.get("resources"), ("uri", "name"))
-            message.result = {**message.result, "resources": resources}
+            message.result = {**result, "resources": mend_offers(result.get("resources"), ("uri", "name"))}
         elif asked == "prompts/list":
-            prompts = mend_offers(message.result.get("prompts"), ("name",))
-            message.result = {**message.result, "prompts": prompts}
-        elif asked == "tools/call":
-            message.result = mend_call_result(message.result)
+            message.result = {**result, "prompts": mend_offers(result.get("prompts"), ("name",))}
+        else:
+            message.result = mend_call_result(result)
         return item
