@@ -110,11 +110,13 @@ class Api:
         headers = {"Authorization": f"Bearer {_token}"} if _token else None
         body = {"json": given} if method.startswith(_JSON) else {"data": _form(given)}
         try:
-            with _no_outcome(method):
+            with no_outcome(method):
                 async with asyncio.timeout(_timeout):
                     answer = await self.client.api_call(method, headers=headers, **body)
         except SlackApiError as error:
             raise _refusal(method, error.response) from None
+        except AttributeError:  # the SDK's own, for an answer that is no JSON object: a proxy's
+            raise ApiError(method, "unreadable answer", "maybe") from None
         if not _token and (scopes := answer.headers.get("x-oauth-scopes")):
             self.scopes = frozenset(name.strip() for name in scopes.split(","))
         data = answer.data
@@ -133,11 +135,11 @@ class Api:
                 break
 
     async def upload(self, url: str, path: Path) -> None:
-        """Send a file's bytes to an address of `files.getUploadURLExternal`. Raises ApiError, or OSError for a
-        file that cannot be opened."""
+        """Send a file's bytes to an address of `files.getUploadURLExternal`. Raises ApiError, and
+        OSError for a file that cannot be opened."""
         file = await asyncio.to_thread(path.open, "rb")
         try:
-            with _no_outcome("upload"):
+            with no_outcome("upload"):
                 async with asyncio.timeout(UPLOAD_TIMEOUT), self.session.post(url, data=file) as response:
                     if response.status != 200:
                         raise ApiError("upload", f"http_{response.status}", "refused")
@@ -182,7 +184,7 @@ class Api:
 
 
 @contextmanager
-def _no_outcome(method: str) -> Iterator[None]:
+def no_outcome(method: str) -> Iterator[None]:
     """An answer that did not come, as ApiError."""
     try:
         yield
@@ -253,7 +255,7 @@ def _no_answer(error: BaseException) -> str:
 
 
 #: What to do about an error that is the settings' fault, whatever was called.
-_CURES = {
+CURES = {
     "invalid_auth": "the token is wrong: copy it again from api.slack.com/apps",
     "not_authed": "the token is empty: copy it from api.slack.com/apps",
     "not_allowed_token_type": "bot_token takes the xoxb-… token and app_token the xapp-… one",
@@ -271,8 +273,8 @@ def trouble(error: ApiError) -> Health:
         cure = f"give the token the scope {error.needed or 'that is missing'} and install the app again"
     elif error.error == "ratelimited":
         cure = "nothing to do: it goes on by itself"
-    elif error.error in _CURES:
-        cure = _CURES[error.error]
+    elif error.error in CURES:
+        cure = CURES[error.error]
     elif error.taken == "refused":
         cure = "see status.slack.com; it is tried again"
     else:

@@ -8,8 +8,9 @@ message about 13,200, in 50 blocks as Slack cuts a `markdown` block up; a table 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Literal, TypeAlias
 
@@ -134,19 +135,20 @@ def _later(block: Block, **changes: Any) -> Block:
     return replace(block, lead=lead, gap=1, **changes)
 
 
+def _most(high: int, room: int, cut: Callable[[int], Block]) -> int:
+    """The largest n up to `high` for which `cut(n)` fits into `room`; 0 when none does."""
+    return bisect_left(range(1, high + 1), True, key=lambda n: _size(cut(n)) > room)
+
+
 def _split_code(block: Block, room: int, *, sure: bool) -> list[Any]:
     lines = block.code.split("\n")
-    low = high = 0  # lines that fit; `high`: more cannot
-    left = room
-    while high < len(lines) - 1 and left >= len(lines[high]):
-        left -= len(lines[high]) + 1
-        high += 1
-    while low < high:
-        middle = (low + high + 1) // 2
-        fits = _size(replace(block, code="\n".join(lines[:middle]), open=False)) <= room
-        low, high = (middle, high) if fits else (low, middle - 1)
-    if low:
-        head, rest = "\n".join(lines[:low]), "\n".join(lines[low:])
+    most, left = 0, room  # more lines cannot fit
+    while most < len(lines) - 1 and left >= len(lines[most]):
+        left -= len(lines[most]) + 1
+        most += 1
+    fits = _most(most, room, lambda n: replace(block, code="\n".join(lines[:n]), open=False))
+    if fits:
+        head, rest = "\n".join(lines[:fits]), "\n".join(lines[fits:])
     elif not sure:
         return [None, block]
     else:  # one line is longer than a message
@@ -160,14 +162,10 @@ def _split_code(block: Block, room: int, *, sure: bool) -> list[Any]:
 
 def _split_table(block: Block, room: int, *, sure: bool) -> list[Any]:
     head, *rows = block.rows
-    low, high = 0, min(len(rows), _MAX_ROWS - 1)
-    while low < high:
-        middle = (low + high + 1) // 2
-        fits = _size(replace(block, rows=(head, *rows[:middle]))) <= room
-        low, high = (middle, high) if fits else (low, middle - 1)
-    if low:
-        first = replace(block, rows=(head, *rows[:low]))
-        return [first, _later(block, rows=(head, *rows[low:]))] if rows[low:] else [first]
+    fits = _most(min(len(rows), _MAX_ROWS - 1), room, lambda n: replace(block, rows=(head, *rows[:n])))
+    if fits:
+        first = replace(block, rows=(head, *rows[:fits]))
+        return [first, _later(block, rows=(head, *rows[fits:]))] if rows[fits:] else [first]
     if not sure:
         return [None, block]
     # A row fills more than a message: no table any more.
@@ -201,7 +199,7 @@ def _split_text(block: Block, room: int, *, sure: bool) -> list[Any]:
 
 def _unlinked(atoms: Sequence[Atom]) -> Iterator[Atom]:
     for atom in atoms:
-        if atom.text != "link":
+        if atom.text != "link" or atom.kind not in ("open", "close"):
             yield atom
         elif atom.kind == "close":
             yield Atom("text", f" ({atom.source})")
@@ -258,11 +256,9 @@ def payload(chunk: Chunk, *, plain: bool = False) -> _Json:
 def question(chunk: Chunk, choices: Sequence[Choice], *, plain: bool = False) -> _Json:
     """A question with its answers as buttons. Labels that a button cannot hold stand in the text as well."""
     shown = payload(chunk, plain=plain)
-    blocks = shown["blocks"] or [_section(part) for part in split_plain(shown["text"], _MAX_SECTION)]
-    long = [choice.label for choice in choices if len(choice.label) > _MAX_BUTTON]
-    if long:
-        listed = "\n".join(f"• {escape(label)}" for label in long)
-        blocks += [_section(part) for part in split_plain(listed, _MAX_SECTION)]
+    long = "\n".join(f"• {escape(choice.label)}" for choice in choices if len(choice.label) > _MAX_BUTTON)
+    parts = [] if shown["blocks"] else split_plain(shown["text"], _MAX_SECTION)
+    blocks = [*shown["blocks"], *map(section, parts + split_plain(long, _MAX_SECTION))]
     for start in range(0, len(choices), _BUTTONS_A_BLOCK):
         buttons = [_button(choice) for choice in choices[start : start + _BUTTONS_A_BLOCK]]
         blocks.append({"type": "actions", "elements": buttons})
@@ -270,18 +266,15 @@ def question(chunk: Chunk, choices: Sequence[Choice], *, plain: bool = False) ->
 
 
 def _button(choice: Choice) -> _Json:
+    label = choice.label if len(choice.label) <= _MAX_BUTTON else choice.label[: _MAX_BUTTON - 1] + "…"
     button: _Json = {
         "type": "button",
         "action_id": f"{ACTION}{choice.id}",
         "value": choice.id,
-        "text": {"type": "plain_text", "text": _short(choice.label, _MAX_BUTTON), "emoji": True},
+        "text": {"type": "plain_text", "text": label, "emoji": True},
     }
     return button | ({"style": choice.style} if choice.style else {})
 
 
-def _section(mrkdwn: str) -> _Json:
+def section(mrkdwn: str) -> _Json:
     return {"type": "section", "text": {"type": "mrkdwn", "text": mrkdwn}}
-
-
-def _short(text: str, limit: int) -> str:
-    return text if len(text) <= limit else text[: limit - 1] + "…"

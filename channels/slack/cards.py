@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
-from typing import TYPE_CHECKING, Any, TypeAlias
+from dataclasses import replace
+from typing import Any, TypeAlias
 
 from channels.base import Address, ChatKind, Inbound, Press, Quote, Receive
 from channels.base import Sender as Person
@@ -14,11 +15,8 @@ from channels.slack.blocks import ACTION
 from channels.slack.dialects import escape
 from channels.slack.mrkdwn_in import Names, channels_in, readable, users_in
 from channels.slack.people import People
-from channels.slack.people import Person as Known
 from channels.slack.posting import COMMAND, EVENT
-
-if TYPE_CHECKING:
-    from channels.slack.sending import Sender
+from channels.slack.sending import Sender
 
 log = logging.getLogger("causeway.slack")
 
@@ -66,9 +64,9 @@ class Cards:
         ts = str(container.get("message_ts") or message.get("ts") or "")
         words = await self._env.press(Press(address, person, choice, ts))
         if words:
-            await self._tell(payload, address, person.id, words)
+            await self._tell(address, person.id, words)
 
-    async def _tell(self, payload: Data, address: Address, person: str, words: str) -> None:
+    async def _tell(self, address: Address, person: str, words: str) -> None:
         """Words for one person; a failure is only logged, since the card tells the outcome to all."""
         try:
             await self._api.call(
@@ -192,9 +190,9 @@ class Cards:
 
     async def _person(self, user: Data) -> Person:
         known = await self._known(str(user.get("id") or ""))
-        return Person(known.id, known.name or str(user.get("name") or ""), False, known.language)
+        return replace(known, name=known.name or str(user.get("name") or ""), is_bot=False)
 
-    async def _known(self, user: str) -> Known:
+    async def _known(self, user: str) -> Person:
         await self._people.names([user])
         return self._people.known(user)
 

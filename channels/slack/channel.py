@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 from aiohttp import web
@@ -18,21 +19,22 @@ from channels.base import (
     Finding,
     Health,
     Inbound,
-    MenuEntry,
     NotSent,
     Outbound,
     Receive,
     ReplyRef,
 )
 from channels.slack.api import Api
+from channels.slack.blocks import render
 from channels.slack.check import SETUP, check
 from channels.slack.config import SlackConfig, secret
 from channels.slack.earlier import earlier
-from channels.slack.files_in import fetch
+from channels.slack.events import Events
+from channels.slack.files import fetch
 from channels.slack.inbound import Identity
 from channels.slack.people import People
 from channels.slack.receiving import Receiver
-from channels.slack.sending import LIMITS, Sender, render
+from channels.slack.sending import LIMITS, Sender
 from channels.slack.texts import TEXTS
 
 
@@ -47,22 +49,28 @@ class SlackChannel(Channel):
 
     def __init__(self, name: str, config: SlackConfig, env: Env) -> None:
         super().__init__(name, config, env)
-        self._me = Identity()
-        self._api: Api | None = None
+        self._closing = AsyncExitStack()
         self._people: People | None = None
-        self._receiver: Receiver | None = None
         self._sender: Sender | None = None
+        self._events: Events | None = None
+        self._receiver: Receiver | None = None
 
     # -- life --------------------------------------------------------------------------------------------
 
     async def start(self, receive: Receive) -> None:
-        self.config.require(self.name)
+        name, config, env, me = self.name, self.config, self.env, Identity()
+        config.require(name)
         try:
-            api = self._api = await Api.connect(secret(self.config.bot_token), self.config.root)
-            people = self._people = People(api, self.env.clock)
-            self._sender = Sender(api, self.config, self.env, self.name, self._me)
-            self._receiver = Receiver(self.name, self.config, self.env, api, self._me, people)
-            await self._receiver.start(receive, self._sender.cards(receive, people))
+            api = await Api.connect(secret(config.bot_token), config.root)
+            self._closing.push_async_callback(api.close)
+            people = self._people = People(api, env.clock)
+            self._closing.push_async_callback(people.close)
+            sender = self._sender = Sender(api, config, env, name, me)
+            sender.receive = receive
+            self._closing.push_async_callback(sender.close)
+            events = self._events = await Events.connect(api, env, me, secret(config.signing_secret), name)
+            self._receiver = Receiver(sender, people, events, receive)
+            self._closing.push_async_callback(self._receiver.stop)
         except BaseException:
             await self.stop()
             raise
@@ -72,15 +80,8 @@ class SlackChannel(Channel):
             await self._receiver.pause()
 
     async def stop(self) -> None:
-        if self._receiver is not None:
-            await self._receiver.stop()
-        if self._sender is not None:
-            await self._sender.close()
-        if self._people is not None:
-            await self._people.close()
-        api, self._api = self._api, None
-        if api is not None:
-            await api.close()
+        await self._closing.aclose()
+        self._sender = None
 
     def health(self) -> Health:
         if self._receiver is None or self._sender is None:
@@ -94,9 +95,9 @@ class SlackChannel(Channel):
         return [web.post(f"/channels/{self.name}/events", self._serve)]
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:
-        if self._receiver is None:
+        if self._events is None:
             return web.Response(status=503)
-        return await self._receiver.serve(request)
+        return await self._events.serve(request)
 
     async def check(self, language: str = "") -> list[Finding]:
         return await check(self.name, self.config, self.env, language)
@@ -104,22 +105,18 @@ class SlackChannel(Channel):
     # -- receiving ---------------------------------------------------------------------------------------
 
     async def fetch(self, attachment: Attachment, target: Path, max_bytes: int) -> None:
-        await fetch(self._running(), attachment, target, max_bytes)
+        await fetch(self._out().api, attachment, target, max_bytes)
 
     async def earlier(self, inbound: Inbound, limit: int) -> tuple[ContextMessage, ...]:
         if self._people is None:
             return ()
-        return await earlier(self._running(), self._people, self._me, inbound, limit)
-
-    def _running(self) -> Api:
-        if self._api is None:
-            raise NotSent(f"channel {self.name} is not running")
-        return self._api
+        sender = self._out()
+        return await earlier(sender.api, self._people, sender.me, inbound, limit)
 
     # -- sending -----------------------------------------------------------------------------------------
 
     def _out(self) -> Sender:
-        if self._sender is None or self._api is None:
+        if self._sender is None:
             raise NotSent(f"channel {self.name} is not running")
         return self._sender
 
@@ -153,6 +150,3 @@ class SlackChannel(Channel):
 
     async def settle(self, ref: ReplyRef, message_id: str, outcome: str) -> None:
         await self._out().settle(ref, message_id, outcome)
-
-    async def menu(self, entries: Sequence[MenuEntry]) -> None:
-        await self._out().menu(entries)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Literal
 
 from channels.base import ChannelError, Env, Finding, SetupField
@@ -90,24 +90,17 @@ async def _findings(
         yield _finding(env, language, "error", key, error=error.error)
         return
     yield _finding(env, language, "ok", "token_ok", bot=me.get("user"), team=me.get("team"))
-    for finding in _scopes(api.scopes, env, language):
-        yield finding
+    missing = [scope for scope in SCOPES if scope not in api.scopes]
+    if missing and api.scopes:  # a server that is not Slack's does not tell
+        level: Literal["error", "warning"] = "warning" if api.scopes >= _VITAL else "error"
+        yield _finding(env, language, level, "scopes", scopes=", ".join(missing))
+    elif api.scopes:
+        yield _finding(env, language, "ok", "scopes_ok", count=len(SCOPES))
     if config.mode == "socket":
         yield await _socket(api, config, env, language)
     else:
         yield _public_url(env, language, name)
     yield await _membership(api, env, language, str(me.get("user") or ""))
-
-
-def _scopes(granted: frozenset[str], env: Env, language: str) -> Iterator[Finding]:
-    if not granted:  # a server that does not say (not Slack's)
-        return
-    missing = [scope for scope in SCOPES if scope not in granted]
-    vital = [scope for scope in missing if scope in _VITAL]
-    if missing:
-        yield _finding(env, language, "error" if vital else "warning", "scopes", scopes=", ".join(missing))
-    else:
-        yield _finding(env, language, "ok", "scopes_ok", count=len(SCOPES))
 
 
 async def _socket(api: Api, config: SlackConfig, env: Env, language: str) -> Finding:

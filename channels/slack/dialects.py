@@ -68,12 +68,12 @@ def write(blocks: Sequence[Block], dialect: Dialect, *, hide: bool = True) -> Wr
 
 def pings(blocks: Sequence[Block]) -> bool:
     """Whether code in these blocks holds what Slack might take for a mention."""
-    return any(
-        _LIVE.search(block.code)
-        or any(a.kind == "code" and _LIVE.search(a.text) for a in block.atoms)
-        or any(a.kind == "code" and _LIVE.search(a.text) for row in block.rows for cell in row for a in cell)
-        for block in blocks
-    )
+    for block in blocks:
+        lines = [block.atoms, *(cell for row in block.rows for cell in row)]
+        code = (atom.text for line in lines for atom in line if atom.kind == "code")
+        if any(map(_LIVE.search, (block.code, *code))):
+            return True
+    return False
 
 
 def _between(before: tuple[Mark, ...], lead: tuple[Mark, ...], gap: int) -> str:
@@ -117,10 +117,7 @@ class _Body:
         if not self.markdown:
             atoms = block.atoms
             if block.kind == "heading":
-                plain = [
-                    a for a in atoms if (a.kind, a.text) not in (("open", "strong"), ("close", "strong"))
-                ]
-                atoms = (Atom("open", "strong"), *plain, Atom("close", "strong"))
+                atoms = (Atom("open", "strong"), *atoms, Atom("close", "strong"))
             return mrkdwn_line(_boxes(atoms) if self.first.strip() else atoms)
         line = markdown_line(block.atoms)
         if block.kind == "heading":
@@ -131,22 +128,22 @@ class _Body:
         first, *more = text.split("\n")
         if not first:
             return "\n".join((self.first.rstrip(), *(self.rest + line for line in more)))
-        return "\n".join(
-            (self.first + first, *(self.rest + line if line else self.rest.rstrip() for line in more))
-        )
+        rest = (self.rest + line if line else self.rest.rstrip() for line in more)
+        return "\n".join((self.first + first, *rest))
 
     def _code(self, block: Block) -> str:
         if self.markdown:
-            body = f"{_fence(block.code)}{block.language}\n{block.code}"
-            return self._lines(body) + (f"\n{self.rest}{_fence(block.code)}" if not block.open else "")
+            body = self._lines(f"{_fence(block.code)}{block.language}\n{block.code}")
+            return body if block.open else body + self._end(block)
         # A fence does not stand in a quote or a list in mrkdwn, and a language would show as code.
         marker = f"{self.first.rstrip()}\n" if self.first.strip(" >") else ""
         code = escape(block.code.replace("```", f"``{_ZWSP}`"))
-        return f"{marker}```\n{code}" + ("" if block.open else "\n```")
+        return f"{marker}```\n{code}" + ("" if block.open else self._end(block))
 
     def close(self, block: Block) -> str:
-        if block.kind != "code" or not block.open:
-            return ""
+        return self._end(block) if block.open else ""
+
+    def _end(self, block: Block) -> str:
         return f"\n{self.rest}{_fence(block.code)}" if self.markdown else "\n```"
 
     def _table(self, block: Block) -> str:
@@ -252,7 +249,7 @@ def markdown_line(atoms: Sequence[Atom]) -> str:
         elif atom.kind == "close":
             piece = f"]({atom.source})"
         else:
-            piece = safe_text(atom.source) if atom.kind == "text" and atom.source else safe_text(atom.text)
+            piece = safe_text(atom.source or atom.text)
         if piece:
             flush(piece[0])
             parts.append(piece)
@@ -262,14 +259,12 @@ def markdown_line(atoms: Sequence[Atom]) -> str:
 
 def _delimiters(marks: Sequence[Atom], before: str, after: str) -> str:
     run = "".join(mark.source for mark in marks)
-    mixed = len(set(run)) > 1
-    if all(mark.kind == "close" for mark in marks):
-        blocked = (mixed or is_punctuation(before or "a")) and after and not _apart(after)
-        return run + (_HAIR if blocked else "")
-    if all(mark.kind == "open" for mark in marks):
-        blocked = (mixed or is_punctuation(after or "a")) and before and not _apart(before)
-        return (_HAIR if blocked else "") + run
-    return run
+    kinds = {mark.kind for mark in marks}
+    inside, outside = (before, after) if kinds == {"close"} else (after, before)
+    blocked = (len(set(run)) > 1 or is_punctuation(inside or "a")) and outside and not _apart(outside)
+    if len(kinds) > 1 or not blocked:
+        return run
+    return run + _HAIR if kinds == {"close"} else _HAIR + run
 
 
 def _apart(ch: str) -> bool:
@@ -279,9 +274,8 @@ def _apart(ch: str) -> bool:
 def _code_span(code: str) -> str:
     longest = {len(run) for run in re.findall("`+", code)}
     ticks = next("`" * n for n in range(1, len(longest) + 2) if n not in longest)
-    pad = (
-        " " if code[:1] == "`" or code[-1:] == "`" or (code[:1] == code[-1:] == " " and code.strip()) else ""
-    )
+    edges = code[:1] + code[-1:]
+    pad = " " if "`" in edges or (edges == "  " and code.strip()) else ""
     return f"{ticks}{pad}{code}{pad}{ticks}"
 
 

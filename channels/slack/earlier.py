@@ -8,7 +8,7 @@ from typing import Any
 
 from channels.base import ContextMessage, Inbound
 from channels.slack.api import Api, ApiError
-from channels.slack.inbound import Identity, attachments
+from channels.slack.inbound import SPOKEN, Identity, attachments
 from channels.slack.mrkdwn_in import channels_in, full_text, readable, users_in
 from channels.slack.people import People
 
@@ -18,7 +18,6 @@ log = logging.getLogger("causeway.slack")
 #: 2025-05-29), others what they ask for. A long thread is read so far and no further.
 _PAGE, _PAGES = 200, 5
 _PATIENCE = 10.0
-_NOTICES = ("", "file_share", "thread_broadcast", "me_message", "bot_message")
 
 
 async def earlier(
@@ -34,7 +33,9 @@ async def earlier(
         return ()
     messages = await _read(api, inbound.address.chat, thread, before)
     spoken = [
-        m for m in messages if str(m.get("subtype") or "") in _NOTICES and _age(m) < _age({"ts": before})
+        message
+        for message in messages
+        if (message.get("subtype") or "") in SPOKEN and float(message.get("ts") or 0) < float(before)
     ]
     if len(spoken) > limit:
         spoken = [*spoken[:1], *spoken[len(spoken) - limit + 1 :]] if limit > 1 else spoken[-1:]
@@ -58,21 +59,14 @@ async def _described(
 ) -> tuple[ContextMessage, ...]:
     texts = [full_text(message) for message in messages]
     authors = {str(m.get("user") or "") for m in messages} - {""}
-    users = authors.union(*(users_in(text) for text in texts)) if texts else authors
-    names = await people.names(users, set().union(*(channels_in(text) for text in texts)) if texts else ())
+    users = authors.union(*map(users_in, texts))
+    names = await people.names(users, set[str]().union(*map(channels_in, texts)))
     described = []
     for message, text in zip(messages, texts, strict=True):
         own = message.get("user") == me.user or message.get("bot_id") == me.bot
         words = readable(text, names, "" if own else me.user)
         words += "".join(f"\n[{file.name}]" for file in attachments(message))
-        if words.strip():
+        if words := words.strip():
             name = names.users.get(str(message.get("user") or "")) or str(message.get("username") or "")
-            described.append(
-                ContextMessage("assistant" if own else "user", words.strip(), "" if own else name)
-            )
+            described.append(ContextMessage("assistant" if own else "user", words, "" if own else name))
     return tuple(described)
-
-
-def _age(message: dict[str, Any]) -> tuple[int, int]:
-    seconds, _, micros = str(message.get("ts") or "0").partition(".")
-    return int(seconds or 0), int(micros or 0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from channels.base import Flooded, Gone, Lost, NotSent, Rejected, SendError, Unknown
-from channels.slack.api import ApiError
+from channels.slack.api import CURES, ApiError
 
 #: The chat is not there for this bot any more.
 _GONE = frozenset(
@@ -16,11 +16,6 @@ _GONE = frozenset(
         "cannot_dm_bot",
         "messages_tab_disabled",
         "user_not_in_channel",
-        "restricted_action",
-        "restricted_action_read_only_channel",
-        "restricted_action_thread_only_channel",
-        "restricted_action_thread_locked",
-        "restricted_action_non_threadable_channel",
         "thread_not_found",
         "cannot_reply_to_message",
         "is_inactive",
@@ -28,42 +23,19 @@ _GONE = frozenset(
     }
 )
 #: The account is not as it should be: no fault of the message, and a person can mend it.
-ACCOUNT = frozenset(
-    {
-        "invalid_auth",
-        "not_authed",
-        "account_inactive",
-        "token_revoked",
-        "token_expired",
-        "missing_scope",
-        "org_login_required",
-        "ekm_access_denied",
-        "access_denied",
-        "team_access_not_granted",
-        "no_permission",
-        "not_allowed_token_type",
-        "two_factor_setup_required",
-        "accesslimited",
-    }
-)
+ACCOUNT = CURES.keys() | {
+    "missing_scope",
+    "org_login_required",
+    "ekm_access_denied",
+    "team_access_not_granted",
+    "no_permission",
+    "two_factor_setup_required",
+    "accesslimited",
+}
 #: Errors of a method that this workspace, or this app, will go on to give.
 NEVER = ACCOUNT | {"unknown_method", "method_deprecated", "feature_not_enabled", "not_allowed"}
-_LOST = frozenset(
-    {
-        "message_not_found",
-        "cant_update_message",
-        "edit_window_closed",
-        "cant_edit",
-    }
-)
-_LATER = frozenset(
-    {
-        "service_unavailable",
-        "request_timeout",
-        "team_added_to_org",
-        "unreadable",
-    }
-)
+_LOST = frozenset({"message_not_found", "cant_update_message", "edit_window_closed", "cant_edit"})
+_LATER = ACCOUNT | {"service_unavailable", "request_timeout", "team_added_to_org", "http_503"}
 #: This form of the message is not taken; a plainer or shorter one may be.
 FORM = frozenset(
     {
@@ -79,7 +51,6 @@ FORM = frozenset(
         "block_mismatch",
     }
 )
-
 
 #: Chats of which a refusal is remembered; with more of them all are asked again.
 _MOST_REFUSED = 2000
@@ -98,10 +69,10 @@ def send_error(error: ApiError) -> SendError:
     """The SendError that says what the bridge does next."""
     if error.error == "ratelimited":
         return Flooded(str(error), max(error.retry_after, 1.0))
-    if error.taken == "no" or error.error in ACCOUNT or error.error in _LATER or error.error == "http_503":
+    if error.taken == "no" or error.error in _LATER:
         return NotSent(str(error))
     if error.taken == "maybe":
         return Unknown(str(error))
-    if error.error in _GONE:
+    if error.error in _GONE or error.error.startswith("restricted_action"):
         return Gone(str(error))
     return Lost(str(error)) if error.error in _LOST else Rejected(str(error))

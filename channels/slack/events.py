@@ -12,20 +12,24 @@ import json
 import logging
 import re
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import parse_qsl
 
 from aiohttp import web
 
 from channels.base import Env
 from channels.slack.api import Api
+from channels.slack.bounded import Owned
 from channels.slack.inbound import Identity
+from channels.slack.mrkdwn_in import dicts
 from channels.webhook import read_body
 
 if TYPE_CHECKING:
     from slack_bolt.async_app import AsyncApp
+
+    from channels.slack.receiving import Receiver
 
 log = logging.getLogger("causeway.slack")
 
@@ -46,60 +50,22 @@ _TIMESTAMP = re.compile(r"[0-9]{1,12}")
 _ANY = re.compile(r"(?s).*")
 
 
-class Listener(Protocol):
-    """Where things go. Raising means: not taken."""
-
-    async def message(self, event: Data) -> None: ...
-
-    async def notice(self, event: Data) -> None:
-        """Any other event."""
-        ...
-
-    async def interaction(self, payload: Data) -> Data | None: ...
-
-    async def command(self, form: Data) -> Data | None: ...
-
-
 class NotTaken(Exception):
     """An event could not be taken; Slack sends it again."""
-
-
-class Lanes:
-    """One at a time for each key, in the order in which they came."""
-
-    def __init__(self) -> None:
-        self._locks: dict[str, tuple[asyncio.Lock, int]] = {}
-
-    @asynccontextmanager
-    async def lane(self, key: str) -> AsyncIterator[None]:
-        lock, users = self._locks.get(key, (asyncio.Lock(), 0))
-        self._locks[key] = (lock, users + 1)
-        try:
-            async with lock:
-                yield
-        finally:
-            lock, users = self._locks[key]
-            if users == 1:
-                del self._locks[key]
-            else:
-                self._locks[key] = (lock, users - 1)
 
 
 class Events:
     """Dispatch for one app. Made by `connect`."""
 
-    def __init__(
-        self, app: AsyncApp, env: Env, me: Identity, secret: str, verify: Callable[..., bool]
-    ) -> None:
-        self._app = app
-        self._env = env
-        self._me = me
-        self._secret = secret
-        self._verify = verify
-        self._listener: Listener | None = None
-        self._late: set[asyncio.Task[Any]] = set()
+    def __init__(self, app: AsyncApp, env: Env, me: Identity, verify: Callable[..., bool]) -> None:
+        self._app, self._env, self._me, self._verify = app, env, me, verify
+        self._listener: Receiver
+        self._late = Owned()
         self._refused, self._said = 0, 0.0
         self.open = False
+        app.event(_ANY)(self._event)
+        for register in (app.action, app.shortcut, app.view, app.view_closed, app.options, app.command):
+            register(_ANY)(self._answer)
 
     @classmethod
     async def connect(cls, api: Api, env: Env, me: Identity, secret: str, name: str) -> Events:
@@ -122,23 +88,19 @@ class Events:
             attaching_function_token_enabled=False,
             attaching_conversation_kwargs_enabled=False,
         )
-        verify = verifier(secret, _Clock(env.clock)).is_valid if secret else _never
-        events = cls(app, env, me, secret, verify)
-        events._listen()
-        return events
+        if not secret:  # nothing is authentic
+            return cls(app, env, me, lambda *_: False)
+        return cls(app, env, me, verifier(secret, SimpleNamespace(now=env.clock)).is_valid)
 
-    def bind(self, listener: Listener) -> None:
+    def bind(self, listener: Receiver) -> None:
+        """Where things go from now on. What it raises means: not taken."""
         self._listener = listener
         self.open = True
 
     async def close(self) -> None:
         """Wait for nothing more: what is still under way is ended."""
         self.open = False
-        late = list(self._late)
-        for task in late:
-            task.cancel()
-        if late:
-            await asyncio.wait(late)
+        await self._late.end()
 
     # -- dispatch ----------------------------------------------------------------------------------------
 
@@ -164,8 +126,6 @@ class Events:
             return 200, None
         if payload.get("type") != "url_verification" and not self._ours(payload):
             return 503, None
-        if app := payload.get("api_app_id"):
-            self._me.app = str(app)
         response = await self._app.async_dispatch(AsyncBoltRequest(mode="socket_mode", body=payload))
         if response.status == 404:
             log.info("Slack sent a %s, which nothing here is for", payload.get("type"))
@@ -178,12 +138,9 @@ class Events:
         """Whether we can take it: we know who we are, and it is for this workspace."""
         if not self.open or not self._me.user:
             return False
-        team = payload.get("team")
         teams = {payload.get("team_id"), payload.get("context_team_id")}
-        teams |= {team.get("id")} if isinstance(team, dict) else set()
-        authorizations = payload.get("authorizations")
-        if isinstance(authorizations, list):
-            teams |= {a.get("team_id") for a in authorizations if isinstance(a, dict)}
+        teams |= {team.get("id") for team in dicts([payload.get("team")])}
+        teams |= {one.get("team_id") for one in dicts(payload.get("authorizations"))}
         teams -= {None, ""}
         if teams and self._me.team and self._me.team not in teams:
             log.warning(
@@ -194,55 +151,28 @@ class Events:
             return False
         return True
 
-    def _listen(self) -> None:
-        app = self._app
-
-        async def event(body: Data) -> None:
-            await self._event(body["event"])
-
-        async def interaction(body: Data, ack: Callable[..., Awaitable[Any]]) -> None:
-            await self._in_time(self._bound().interaction(body), ack)
-
-        async def command(body: Data, ack: Callable[..., Awaitable[Any]]) -> None:
-            await self._in_time(self._bound().command(body), ack)
-
-        app.event(_ANY)(event)
-        for register in (app.action, app.shortcut, app.view, app.view_closed, app.options):
-            register(_ANY)(interaction)
-        app.command(_ANY)(command)
-
-    def _bound(self) -> Listener:
-        if self._listener is None:
-            raise NotTaken("the channel is not running")
-        return self._listener
-
     async def _event(self, event: Data) -> None:
-        if event.get("type") in ("message", "app_mention"):
+        if event["type"] in ("message", "app_mention"):
             async with asyncio.timeout(_TAKE):
-                await self._bound().message(event)
+                await self._listener.message(event)
         else:
-            await self._bound().notice(event)
+            await self._listener.notice(event)
 
-    async def _in_time(self, work: Any, ack: Callable[..., Awaitable[Any]]) -> None:
-        """Answer with what `work` gives, or with nothing when it takes too long; it goes on then."""
-        task: asyncio.Task[Data | None] = asyncio.create_task(work, name="slack interaction")
-        self._late.add(task)
-        task.add_done_callback(self._ended)
+    async def _answer(self, body: Data, ack: Callable[..., Awaitable[Any]]) -> None:
+        """Answer with what the listener gives, or with nothing when it takes too long; it goes on then."""
+        listener = self._listener.command if "command" in body else self._listener.interaction
+        task = self._late.start(listener(body), "a button, command or dialog of Slack")
         done, _ = await asyncio.wait({task}, timeout=_ANSWER_IN)
-        answer = task.result() if done and task.exception() is None else None
+        answer = task.result() if done and not task.cancelled() and task.exception() is None else None
         await (ack(answer) if answer else ack())
-
-    def _ended(self, task: asyncio.Task[Any]) -> None:
-        self._late.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("a button, command or dialog failed", exc_info=error)
 
     # -- HTTP --------------------------------------------------------------------------------------------
 
     async def serve(self, request: web.Request) -> web.Response:
         """Events, interactions and slash commands; all signed."""
         raw = await read_body(request)
-        form = dict(parse_qsl(raw.decode("utf-8", "replace"))) if _is_form(request) else {}
+        is_form = request.content_type == "application/x-www-form-urlencoded"
+        form = dict(parse_qsl(raw.decode("utf-8", "replace"))) if is_form else {}
         if form.get("ssl_check") == "1" and "command" not in form and "payload" not in form:
             return web.Response()
         if not self._authentic(request, raw):
@@ -295,22 +225,6 @@ class Events:
             log.warning("%d requests refused; the last, from %s, %s", self._refused, request.remote, reason)
             self._refused, self._said = 0, self._env.clock()
         return False
-
-
-def _is_form(request: web.Request) -> bool:
-    return request.content_type == "application/x-www-form-urlencoded"
-
-
-class _Clock:
-    """Slack's verifier asks a clock object."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self.now = clock
-
-
-def _never(*_: object) -> bool:
-    """Without a signing secret nothing is authentic."""
-    return False
 
 
 def _load() -> tuple[Any, Any, Any]:

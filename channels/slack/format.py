@@ -11,9 +11,9 @@ from __future__ import annotations
 import functools
 import re
 import unicodedata
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple
 from urllib.parse import urlsplit
 
 from markdown_it import MarkdownIt
@@ -67,14 +67,11 @@ def parse(text: str) -> list[Block]:
 
 @functools.cache
 def _parser() -> MarkdownIt:
-    parser = markdown_parser()
     # Escapes and character references stay tokens of their own, so that they can be written as they came.
-    return parser.disable("text_join")
+    return markdown_parser().disable("text_join")
 
 
 # -- lines -------------------------------------------------------------------------------------------
-
-_KINDS = {"strong": "strong", "em": "em", "s": "s"}
 
 
 def _atoms(tokens: Sequence[Token]) -> Iterator[Atom]:
@@ -96,7 +93,7 @@ def _atoms(tokens: Sequence[Token]) -> Iterator[Atom]:
                 yield Atom("close", "link", target(href))
             elif begun > 1 and href and not href.lower().startswith("data:"):
                 yield Atom("text", f" ({href})")
-        elif name in _KINDS and edge in ("open", "close"):
+        elif name in ("strong", "em", "s"):
             yield Atom("open" if edge == "open" else "close", name, token.markup)
         elif token.type == "code_inline":
             yield Atom("code", token.content)
@@ -133,8 +130,6 @@ def target(url: str) -> str:
 
 # -- blocks ------------------------------------------------------------------------------------------
 
-_Tokens: TypeAlias = Iterator[Token]
-
 
 class _Reader:
     """Walks the parser's flat list of block tokens."""
@@ -144,16 +139,40 @@ class _Reader:
         self.blocks: list[Block] = []
         self.lead: list[Mark] = []
         self.gap = 1
-        self.level = 0
-        self.lists: list[str] = []
+        self.level = 0  # of the heading that is open
+        self.lists: list[str] = []  # markers of the lists that are open; "" for numbers
         self._n = 0
 
     def read(self, tokens: Sequence[Token]) -> list[Block]:
         stream = iter(tokens)
         for token in stream:
-            handler = self._HANDLERS.get(token.type)
-            if handler is not None:
-                handler(self, token, stream)
+            match token.type:
+                case "inline":
+                    self._line(tuple(_atoms(token.children or ())))
+                case "paragraph_open":
+                    self._space(token)
+                case "heading_open" | "heading_close":
+                    self.gap = 2
+                    self.level = int(token.tag[1:]) if token.nesting > 0 else 0
+                case "fence" | "code_block":
+                    self._space(token)
+                    self._code(token)
+                case "hr":
+                    self._add_apart(Block("rule"))
+                case "table_open":
+                    self._add_apart(_table(stream))
+                case "bullet_list_open" | "ordered_list_open":
+                    self.lists.append(token.markup if token.type.startswith("bullet") else "")
+                case "bullet_list_close" | "ordered_list_close":
+                    self.lists.pop()
+                case "blockquote_open":
+                    self._enter(token, ">")
+                case "list_item_open":
+                    self._enter(token, self.lists[-1] or f"{token.info}{token.markup}")
+                case "list_item_close" | "blockquote_close":
+                    if self.lead[-1].first and token.type == "list_item_close":
+                        self._add(Block("text"))  # an empty item still shows its marker
+                    self.lead.pop()
         return self.blocks
 
     def _add(self, block: Block) -> None:
@@ -161,35 +180,34 @@ class _Reader:
         self.lead = [mark._replace(first=False) for mark in self.lead]
         self.gap = 1
 
+    def _add_apart(self, block: Block) -> None:
+        self.gap = 2
+        self._add(block)
+        self.gap = 2
+
     def _space(self, token: Token) -> None:
         """Keep the distance that the source has: one empty line, or none."""
         line = token.map[0] if token.map else 0
         if line > 0 and not self.lines[line - 1].strip(" \t>"):
             self.gap = 2
 
-    def _paragraph(self, token: Token, _: _Tokens) -> None:
+    def _enter(self, token: Token, marker: str) -> None:
         self._space(token)
+        self._n += 1
+        self.lead.append(Mark(self._n, marker, first=True))
 
-    def _heading(self, token: Token, stream: _Tokens) -> None:
-        self.gap = 2
-        self.level = int(token.tag[1:])
+    def _line(self, atoms: tuple[Atom, ...]) -> None:
+        if not self.level:
+            self._add(Block("text", atoms=atoms))
+            return
+        atoms = tuple(Atom("text", " ", " ") if atom.kind == "break" else atom for atom in atoms)
+        if len(visible(atoms)) <= _MAX_HEADING:
+            self._add(Block("heading", atoms=atoms, level=self.level))
+        else:
+            bold = Atom("open", "strong", "**"), Atom("close", "strong", "**")
+            self._add(Block("text", atoms=(bold[0], *atoms, bold[1])))
 
-    def _heading_close(self, token: Token, _: _Tokens) -> None:
-        self.level = 0
-        self.gap = 2
-
-    def _inline(self, token: Token, _: _Tokens) -> None:
-        atoms = tuple(_atoms(token.children or ()))
-        if self.level:
-            atoms = tuple(Atom("text", " ", " ") if atom.kind == "break" else atom for atom in atoms)
-            if len(visible(atoms)) > _MAX_HEADING:
-                bold = Atom("open", "strong", "**"), Atom("close", "strong", "**")
-                self._add(Block("text", atoms=(bold[0], *atoms, bold[1])))
-                return
-        self._add(Block("heading" if self.level else "text", atoms=atoms, level=self.level))
-
-    def _code(self, token: Token, _: _Tokens) -> None:
-        self._space(token)
+    def _code(self, token: Token) -> None:
         language = _LANGUAGE.match(token.info.strip())
         is_open = token.type == "fence" and not self._closed(token)
         code = token.content.removesuffix("\n")
@@ -200,70 +218,21 @@ class _Reader:
         last = self.lines[end - 1].strip(" \t>") if end - 1 > begin else ""
         return len(last) >= len(token.markup) and not last.strip(token.markup[:1])
 
-    def _rule(self, token: Token, _: _Tokens) -> None:
-        self.gap = 2
-        self._add(Block("rule"))
-        self.gap = 2
 
-    def _open_lead(self, token: Token, marker: str) -> None:
-        self._space(token)
-        self._n += 1
-        self.lead.append(Mark(self._n, marker, first=True))
-
-    def _quote(self, token: Token, _: _Tokens) -> None:
-        self._open_lead(token, ">")
-
-    def _leave(self, token: Token, _: _Tokens) -> None:
-        self.lead.pop()
-
-    def _list(self, token: Token, _: _Tokens) -> None:
-        self.lists.append("" if token.type.startswith("ordered") else token.markup)
-
-    def _list_close(self, token: Token, _: _Tokens) -> None:
-        self.lists.pop()
-
-    def _item(self, token: Token, _: _Tokens) -> None:
-        self._open_lead(token, self.lists[-1] or f"{token.info}{token.markup}")
-
-    def _item_close(self, token: Token, _: _Tokens) -> None:
-        if self.lead[-1].first:
-            self._add(Block("text"))  # an empty item still shows its marker
-        self.lead.pop()
-
-    def _table(self, token: Token, stream: _Tokens) -> None:
-        rows: list[list[tuple[Atom, ...]]] = []
-        align: list[str] = []
-        for part in stream:
-            if part.type == "table_close":
-                break
-            if part.type == "tr_open":
-                rows.append([])
-            elif part.type == "th_open":
-                align.append(str(part.attrGet("style") or "").removeprefix("text-align:"))
-            elif part.type == "inline":
-                rows[-1].append(tuple(_atoms(part.children or ())))
-        self.gap = 2
-        self._add(Block("table", rows=tuple(map(tuple, rows)), align=tuple(align)))
-        self.gap = 2
-
-    _HANDLERS: dict[str, Callable[[_Reader, Token, _Tokens], None]] = {  # noqa: RUF012 - never changed
-        "inline": _inline,
-        "paragraph_open": _paragraph,
-        "heading_open": _heading,
-        "heading_close": _heading_close,
-        "fence": _code,
-        "code_block": _code,
-        "hr": _rule,
-        "blockquote_open": _quote,
-        "blockquote_close": _leave,
-        "bullet_list_open": _list,
-        "ordered_list_open": _list,
-        "bullet_list_close": _list_close,
-        "ordered_list_close": _list_close,
-        "list_item_open": _item,
-        "list_item_close": _item_close,
-        "table_open": _table,
-    }
+def _table(stream: Iterator[Token]) -> Block:
+    """A table of which the opening token was read."""
+    rows: list[list[tuple[Atom, ...]]] = []
+    align: list[str] = []
+    for part in stream:
+        if part.type == "table_close":
+            break
+        if part.type == "tr_open":
+            rows.append([])
+        elif part.type == "th_open":
+            align.append(str(part.attrGet("style") or "").removeprefix("text-align:"))
+        elif part.type == "inline":
+            rows[-1].append(tuple(_atoms(part.children or ())))
+    return Block("table", rows=tuple(map(tuple, rows)), align=tuple(align))
 
 
 def visible(atoms: Sequence[Atom]) -> str:

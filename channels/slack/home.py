@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 from channels.base import Translate
+from channels.slack.blocks import section
 from channels.slack.inbound import Identity
 
 Data: TypeAlias = dict[str, Any]
@@ -26,10 +27,10 @@ def tab(text: Translate, language: str, me: Identity, trouble: str) -> Data:
         "type": "home",
         "blocks": [
             {"type": "header", "text": {"type": "plain_text", "text": text("slack.home.title", language)}},
-            _section(status),
+            section(status),
             {"type": "divider"},
-            _section(text("slack.home.help", language, mention=mention)),
-            _section(text("slack.home.commands", language)),
+            section(text("slack.home.help", language, mention=mention)),
+            section(text("slack.home.commands", language)),
         ],
     }
 
@@ -66,10 +67,6 @@ def dialog(text: Translate, language: str, metadata: str, callback: str) -> Data
 
 def prompts(text: Translate, language: str, own: Sequence[str]) -> tuple[str, list[Data]]:
     """The title over the suggestions, and up to four of them."""
-    words = list(own)[:4] or [text(key, language) for key in _PROMPTS]
+    words = own or [text(key, language) for key in _PROMPTS]
     found = [{"title": word[:_MAX_TITLE], "message": word} for word in words if word.strip()]
     return text("slack.prompts", language), found
-
-
-def _section(mrkdwn: str) -> Data:
-    return {"type": "section", "text": {"type": "mrkdwn", "text": mrkdwn}}

@@ -16,6 +16,7 @@ from channels.slack.mrkdwn_in import (
     Names,
     calls_another,
     channels_in,
+    dicts,
     full_text,
     mentions,
     readable,
@@ -27,21 +28,20 @@ from channels.slack.mrkdwn_in import (
 Data: TypeAlias = dict[str, Any]
 
 #: Subtypes in which somebody says something. All others are Slack's own notices.
-_SPOKEN = frozenset({"", "file_share", "thread_broadcast", "me_message", "bot_message"})
+SPOKEN = frozenset({"", "file_share", "thread_broadcast", "me_message", "bot_message"})
 _SLACKBOT = "USLACKBOT"
+#: Values of a file's `file_access` and `mode` with which it cannot be had.
+_FAULTS = ("access_denied", "file_not_found", "tombstone", "hidden_by_limit", "external")
 _BY_MIME: dict[str, AttachmentKind] = {"image": "image", "audio": "audio", "video": "video"}
 
 
 @dataclass(slots=True)
 class Identity:
-    """Who the bot is. Filled by `auth.test`; empty before. `app` is learnt from the first event."""
+    """Who the bot is. Filled by `auth.test`; empty before."""
 
     user: str = ""
     bot: str = ""
     team: str = ""
-    team_name: str = ""
-    name: str = ""
-    app: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +56,9 @@ class Message:
     chat: str
     kind: str
     text: str
-    cue: Cue
-    thread: str | None
     replaces: str = ""
+    cue: Cue = ""
+    thread: str | None = None
 
     @property
     def ts(self) -> str:
@@ -68,6 +68,11 @@ class Message:
     def root(self) -> str:
         """The ts of the thread that Slack shows it in; its own at top level."""
         return str(self.data.get("thread_ts") or self.ts)
+
+    @property
+    def within(self) -> bool:
+        """It stands in a thread."""
+        return self.root != self.ts
 
     @property
     def for_another(self) -> bool:
@@ -92,33 +97,27 @@ def read(event: Data, me: Identity, config: SlackConfig, *, assistant: bool = Fa
     kind of its chat: a caller that knows it adds `channel_type`. Raises KeyError for an event that is not
     what Slack documents.
     """
-    subtype = str(event.get("subtype") or "")
     data, replaces = event, ""
-    if subtype == "message_changed":
+    if event.get("subtype") == "message_changed":
         found = _edited(event)
         if found is None:
             return None
         data, replaces = found, str(found["ts"])
     elif event.get("edited") and event.get("type") == "app_mention":
         # An edit that brings the mention in. It must not start a turn of its own.
-        data, replaces = event, str(event["ts"])
+        replaces = str(event["ts"])
     elif event.get("hidden"):
         return None
     if replaces and config.edits == "ignore":
         return None
-    if str(data.get("subtype") or "") not in _SPOKEN or _own(data, me) or not _author(data):
+    if str(data.get("subtype") or "") not in SPOKEN or _own(data, me) or not _author(data):
         return None
     chat = str(event["channel"])
     kind = str(event.get("channel_type") or ("im" if chat.startswith("D") else "channel"))
-    text = full_text(data)
-    message = Message(data, str(data["ts"]), chat, kind, text, "", None, replaces)
-    if replaces:
-        message = replace(message, id=f"{data['ts']}:{(data.get('edited') or {}).get('ts', '')}")
-    return replace(
-        message,
-        cue=_cue(message, event, me, config),
-        thread=_thread(message, config, assistant=assistant or "assistant_thread" in data),
-    )
+    id = f"{data['ts']}:{(data.get('edited') or {}).get('ts', '')}" if replaces else str(data["ts"])
+    message = Message(data, id, chat, kind, full_text(data), replaces)
+    thread = _thread(message, config, assistant=assistant or "assistant_thread" in data)
+    return replace(message, cue=_cue(message, event, me, config), thread=thread)
 
 
 def _edited(event: Data) -> Data | None:
@@ -139,13 +138,9 @@ def _author(data: Data) -> str:
 
 def _is_bot(data: Data) -> bool:
     """Apps, also those that post with a person's token: `app_id` without the id that a client gives."""
-    posted_by_app = bool(data.get("app_id")) and not data.get("client_msg_id")
-    return (
-        bool(data.get("bot_id"))
-        or data.get("subtype") == "bot_message"
-        or data.get("user") == _SLACKBOT
-        or posted_by_app
-    )
+    if data.get("bot_id") or data.get("subtype") == "bot_message" or data.get("user") == _SLACKBOT:
+        return True
+    return bool(data.get("app_id")) and not data.get("client_msg_id")
 
 
 def _cue(message: Message, event: Data, me: Identity, config: SlackConfig) -> Cue:
@@ -153,19 +148,18 @@ def _cue(message: Message, event: Data, me: Identity, config: SlackConfig) -> Cu
         return "direct"
     if mentions(message.text, me.user) or event.get("type") == "app_mention":
         return "mention"
-    if calls_another(message.text, me.user) or (config.threads == "mention" and message.root != message.ts):
+    if calls_another(message.text, me.user) or (config.threads == "mention" and message.within):
         return ""
-    if me.user and message.data.get("parent_user_id") == me.user and message.root != message.ts:
+    if me.user and message.data.get("parent_user_id") == me.user and message.within:
         return "reply"
     return "direct" if message.kind == "mpim" and config.group_dms == "all" else ""
 
 
 def _thread(message: Message, config: SlackConfig, *, assistant: bool) -> str | None:
     """The thread in which an answer belongs; it is a session. None: the chat itself."""
-    within = message.root != message.ts
     if message.kind == "im":
         return message.root if assistant or config.direct_sessions == "thread" else None
-    if within:
+    if message.within:
         return message.root
     if message.kind == "mpim":  # a conversation of a few people, like a direct one
         return message.ts if config.direct_sessions == "thread" else None
@@ -177,18 +171,17 @@ def build(
 ) -> Inbound:
     """The `Inbound` of a message, with its ids named. `cue` is used where the message itself has none."""
     cue = message.cue or cue
-    forwards = shared(message.data)
     text = readable(message.text, names, me.user)
-    for other in forwards[1:]:
-        text += "\n\n" + _as_quote(other, names)
     quote = None
-    if forwards:
-        first = forwards[0]
-        author = str(first.get("author_name") or first.get("author_subname") or "")
-        quote = Quote(readable(share_text(first), names), author, str(first.get("ts") or ""))
-    stamp = message.data["ts"]
-    if message.replaces:
-        stamp = (message.data.get("edited") or {}).get("ts") or stamp
+    for forward in shared(message.data):
+        words = readable(share_text(forward), names)
+        author = str(forward.get("author_name") or forward.get("author_subname") or "")
+        if quote is None:
+            quote = Quote(words, author, str(forward.get("ts") or ""))
+        else:
+            lines = ([f"{author}:"] if author else []) + words.split("\n")
+            text += "\n\n" + "\n".join(f"> {line}" for line in lines)
+    edited = (message.data.get("edited") or {}) if message.replaces else {}
     return Inbound(
         id=message.id,
         address=Address(channel, message.chat, "direct" if message.kind == "im" else "group", message.thread),
@@ -197,7 +190,7 @@ def build(
         addressed=cue != "",
         quote=quote,
         attachments=attachments(message.data),
-        sent_at=float(stamp),
+        sent_at=float(edited.get("ts") or message.ts),
         cue=cue,
         replaces=message.replaces,
     )
@@ -210,31 +203,16 @@ def sender_of(data: Data, name: str = "", language: str = "", *, is_bot: bool = 
     return Sender(_author(data), name or of_app, is_bot or _is_bot(data), language)
 
 
-def _as_quote(forward: Data, names: Names) -> str:
-    author = str(forward.get("author_name") or "")
-    lines = readable(share_text(forward), names).split("\n")
-    return "\n".join(f"> {line}" for line in ([f"{author}:"] if author else []) + lines)
-
-
 def attachments(data: Data) -> tuple[Attachment, ...]:
     """The files of a message. `ref` is JSON: the file's id, its address, and why it cannot be had, if so."""
-    files = data.get("files")
-    found = [f for f in files if isinstance(f, dict) and f.get("id")] if isinstance(files, list) else []
-    return tuple(_attachment(file) for file in found)
+    return tuple(_attachment(file) for file in dicts(data.get("files")) if file.get("id"))
 
 
 def _attachment(file: Data) -> Attachment:
     mime = str(file.get("mimetype") or "")
     url = str(file.get("url_private_download") or file.get("url_private") or "")
-    fault = (
-        str(file.get("mode") or "")
-        if file.get("mode") in ("tombstone", "hidden_by_limit", "external")
-        else ""
-    )
-    if file.get("file_access") in ("access_denied", "file_not_found"):
-        fault = str(file["file_access"])
     ref: dict[str, str] = {"id": str(file["id"])}
-    if fault:
+    if fault := next((str(file[key]) for key in ("file_access", "mode") if file.get(key) in _FAULTS), ""):
         ref["fault"] = fault
     elif url and file.get("file_access") != "check_file_info":
         ref["url"] = url

@@ -8,17 +8,26 @@ always begins a reference. Everything here is pure.
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
+
+from channels.slack.dialects import escape
 
 Data: TypeAlias = dict[str, Any]
 
 _REFERENCE = re.compile(r"<([^<>\n]+)>")
 _USER = re.compile(r"<@([UW][A-Z0-9]+)(?:\|([^<>]*))?>")
 _CHANNEL = re.compile(r"<#([CDG][A-Z0-9]+)(?:\|([^<>]*))?>")
-_EVERYBODY = {"here": "@here", "channel": "@channel", "everyone": "@everyone"}
-_BLANKS = re.compile(r"[ \t]{2,}")
+#: Elements of rich text that are references in `text`.
+_LEAVES = {
+    "user": "<@{user_id}>",
+    "channel": "<#{channel_id}>",
+    "usergroup": "<!subteam^{usergroup_id}>",
+    "broadcast": "<!{range}>",
+    "emoji": ":{name}:",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,50 +64,31 @@ def unescape(text: str) -> str:
 
 def readable(text: str, names: Names, me: str = "") -> str:
     """The text as a person reads it, without mentions of `me`."""
-    if me:
-        text = _without(text, me)
-    parts, end = [], 0
-    for match in _REFERENCE.finditer(text):
-        parts += [unescape(text[end : match.start()]), _reference(match[1], names)]
-        end = match.end()
-    parts.append(unescape(text[end:]))
-    return "".join(parts).strip()
-
-
-def _without(text: str, me: str) -> str:
-    """Remove the bot's mention with the blanks and the comma or colon that went with it."""
-    mine = re.compile(rf"<@{re.escape(me)}(?:\|[^<>]*)?>")
-    lines = []
-    for line in text.split("\n"):
-        kept = mine.sub("\0", line)
-        if kept != line:
-            kept = re.sub(r"^\s*\0[ \t]*[,:，：]?[ \t]*", "", kept)
-            kept = re.sub(r"[ \t]*\0", "", kept)
-        lines.append(kept)
-    return "\n".join(lines)
+    if me:  # the blanks and the comma or colon that went with it go as well
+        mine = rf"<@{re.escape(me)}(?:\|[^<>]*)?>"
+        text = re.sub(rf"(?m)^[^\S\n]*{mine}[ \t]*[,:，：]?[ \t]*", "", text)
+        text = re.sub(rf"[ \t]*{mine}", "", text)
+    parts = enumerate(_REFERENCE.split(text))  # every second one is a reference
+    return "".join(_reference(part, names) if n % 2 else unescape(part) for n, part in parts).strip()
 
 
 def _reference(inner: str, names: Names) -> str:
-    target, bar, label = inner.partition("|")
+    target, _, label = inner.partition("|")
     label = unescape(label)
     kind, rest = target[:1], target[1:]
     if kind == "@":
         return "@" + (names.users.get(rest) or label.lstrip("@") or rest)
     if kind == "#":
         return "#" + (label.lstrip("#") or names.channels.get(rest) or rest)
-    if kind == "!":
-        return _special(rest, label)
-    return _link(unescape(target), label if bar else "")
-
-
-def _special(target: str, label: str) -> str:
-    word, _, rest = target.partition("^")
-    if word in _EVERYBODY:
-        return _EVERYBODY[word]
+    if kind != "!":
+        return _link(unescape(target), label)
+    word, _, more = rest.partition("^")
+    if word in ("here", "channel", "everyone"):
+        return "@" + word
     if word == "subteam":
-        return "@" + (label.lstrip("@") or rest)
+        return "@" + (label.lstrip("@") or more)
     # A date's fallback is what clients show that cannot show it themselves; so for words yet unknown.
-    return label or rest.split("^")[0] or target
+    return label or more.split("^")[0] or rest
 
 
 def _link(target: str, label: str) -> str:
@@ -122,23 +112,21 @@ def full_text(message: Data) -> str:
     """
     text = str(message.get("text") or "").strip()
     if not text:
-        text = "\n".join(filter(None, (_block(block) for block in _dicts(message.get("blocks")))))
-    extra = [_attachment(a) for a in _dicts(message.get("attachments")) if not _is_share(a)]
-    return "\n".join(part for part in (text, *extra) if part)
+        text = _lines(_block(block) for block in dicts(message.get("blocks")))
+    extra = (_attachment(a) for a in dicts(message.get("attachments")) if not _is_share(a))
+    return _lines((text, *extra))
 
 
 def shared(message: Data) -> list[Data]:
     """Messages that were forwarded with this one: `text`, `author_name`, `ts`."""
-    return [a for a in _dicts(message.get("attachments")) if _is_share(a)]
+    return [a for a in dicts(message.get("attachments")) if _is_share(a)]
 
 
 def share_text(attachment: Data) -> str:
     if text := str(attachment.get("text") or "").strip():
         return text
-    inner = [
-        m["message"] for m in _dicts(attachment.get("message_blocks")) if isinstance(m.get("message"), dict)
-    ]
-    found = "\n".join(_block(block) for m in inner for block in _dicts(m.get("blocks")))
+    inner = dicts([entry.get("message") for entry in dicts(attachment.get("message_blocks"))])
+    found = "\n".join(_block(block) for message in inner for block in dicts(message.get("blocks")))
     return found or str(attachment.get("fallback") or "")
 
 
@@ -150,32 +138,29 @@ def _attachment(attachment: Data) -> str:
     """The words of an app's attachment. A link's preview (`from_url`) is not what the person said."""
     if attachment.get("from_url") or attachment.get("original_url"):
         return ""
-    fields = [f"{f.get('title', '')}: {f.get('value', '')}" for f in _dicts(attachment.get("fields"))]
-    parts = [attachment.get(key) for key in ("pretext", "title", "text")]
-    blocks = [_block(block) for block in _dicts(attachment.get("blocks"))]
-    found = "\n".join(str(part) for part in (*parts, *fields, *blocks) if part)
-    return found or str(attachment.get("fallback") or "")
+    parts = [str(attachment.get(key) or "") for key in ("pretext", "title", "text")]
+    parts += [f"{f.get('title', '')}: {f.get('value', '')}" for f in dicts(attachment.get("fields"))]
+    parts += [_block(block) for block in dicts(attachment.get("blocks"))]
+    return _lines(parts) or str(attachment.get("fallback") or "")
 
 
 def _block(block: Data) -> str:
     kind = block.get("type")
     if kind == "rich_text":
-        return "\n".join(_rich(element) for element in _dicts(block.get("elements")))
+        return "\n".join(_rich(element) for element in dicts(block.get("elements")))
     if kind == "markdown":
         return escape(str(block.get("text") or ""))
     if kind == "image":
         return escape(str(block.get("alt_text") or ""))
     if kind == "table":
-        rows = block.get("rows")
-        lines = (
-            [" | ".join(_cell(cell) for cell in row) for row in rows if isinstance(row, list)] if rows else []
-        )
-        return "\n".join(lines)
-    parts = [_object(block.get("text"))]
-    parts += [_object(item) for item in _dicts(block.get("fields"))]
-    if kind == "context":
-        parts += [_object(item) for item in _dicts(block.get("elements"))]
-    return "\n".join(part for part in parts if part)
+        rows = block.get("rows") or ()
+        return "\n".join(" | ".join(map(_cell, row)) for row in rows if isinstance(row, list))
+    elements = dicts(block.get("elements")) if kind == "context" else []
+    return _lines(map(_object, (block.get("text"), *dicts(block.get("fields")), *elements)))
+
+
+def _lines(parts: Iterable[str]) -> str:
+    return "\n".join(filter(None, parts))
 
 
 def _cell(cell: Any) -> str:
@@ -195,7 +180,7 @@ def _object(value: Any) -> str:
 def _rich(element: Data) -> str:
     """An element of rich text, back in the form that `readable` reads."""
     kind = element.get("type")
-    children = [_rich(child) for child in _dicts(element.get("elements"))]
+    children = [_rich(child) for child in dicts(element.get("elements"))]
     if kind == "rich_text_list":
         ordered, indent = element.get("style") == "ordered", "  " * int(element.get("indent") or 0)
         first = int(element.get("offset") or 0) + 1
@@ -209,30 +194,16 @@ def _rich(element: Data) -> str:
 
 
 def _leaf(kind: Any, element: Data) -> str:
-    text = escape(str(element.get("text") or ""))
+    if kind in _LEAVES:
+        return _LEAVES[kind].format_map(defaultdict(str, element))
+    field = {"date": "fallback", "color": "value"}.get(kind, "text")
+    text = escape(str(element.get(field) or ""))
     if kind == "link":
         url = escape(str(element.get("url") or ""))
         return f"<{url}|{text}>" if text else f"<{url}>"
-    if kind == "user":
-        return f"<@{element.get('user_id')}>"
-    if kind == "channel":
-        return f"<#{element.get('channel_id')}>"
-    if kind == "usergroup":
-        return f"<!subteam^{element.get('usergroup_id')}>"
-    if kind == "broadcast":
-        return f"<!{element.get('range')}>"
-    if kind == "emoji":
-        return f":{element.get('name')}:"
-    if kind == "date":
-        return escape(str(element.get("fallback") or ""))
-    if kind == "color":
-        return escape(str(element.get("value") or ""))
     return text
 
 
-def escape(text: str) -> str:
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-
-
-def _dicts(value: Any) -> Iterable[Data]:
+def dicts(value: Any) -> list[Data]:
+    """The objects in what should be a list of them."""
     return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Callable
 
 from channels.base import Flooded
+from channels.slack.bounded import Recent
 
 #: chat.postMessage: one a second and channel, short bursts (docs.slack.dev, Rate limits).
 POSTS = 1.0
@@ -55,7 +55,7 @@ class Pace:
 
     def __init__(self, clock: Callable[[], float], rate: float = POSTS) -> None:
         self._clock, self._rate = clock, rate
-        self._chats: OrderedDict[str, Bucket] = OrderedDict()
+        self._chats: Recent[str, Bucket] = Recent(_CHATS)
 
     async def turn(self, chat: str) -> None:
         """Wait for this channel's turn. Raises Flooded when that takes longer than `PATIENCE`."""
@@ -74,8 +74,6 @@ class Pace:
     def _bucket(self, chat: str) -> Bucket:
         bucket = self._chats.get(chat)
         if bucket is None:
-            bucket = self._chats[chat] = Bucket(self._rate, POST_BURST, self._clock)
-            if len(self._chats) > _CHATS:
-                self._chats.popitem(last=False)
-        self._chats.move_to_end(chat)
+            bucket = Bucket(self._rate, POST_BURST, self._clock)
+        self._chats[chat] = bucket
         return bucket

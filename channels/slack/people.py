@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any
 
+from channels.base import Sender as Person
 from channels.slack.api import Api, ApiError
+from channels.slack.bounded import Owned, Recent
 from channels.slack.mrkdwn_in import Names
 
 log = logging.getLogger("causeway.slack")
@@ -23,36 +23,21 @@ PATIENCE = 1.0
 _MOST_QUESTIONS = 20
 
 
-@dataclass(frozen=True, slots=True)
-class Person:
-    """`language` is a BCP-47 tag or empty."""
-
-    id: str
-    name: str = ""
-    is_bot: bool = False
-    language: str = ""
-
-
 class People:
     """The names of one workspace. Failures are logged, never raised: a name is a nicety."""
 
     def __init__(self, api: Api, clock: Callable[[], float]) -> None:
-        self._api = api
-        self._clock = clock
-        self._known: OrderedDict[str, tuple[float, Person]] = OrderedDict()
-        self._asking: dict[str, asyncio.Task[Person]] = {}
+        self._api, self._clock = api, clock
+        self._known: Recent[str, tuple[float, Person]] = Recent(REMEMBERED)
+        self._asking: dict[str, asyncio.Task[None]] = {}
         self._quiet_until = 0.0
 
     async def names(self, users: Iterable[str], channels: Iterable[str] = ()) -> Names:
         """What these ids are called, as far as it is known within `PATIENCE`."""
         users, channels = list(users)[:_MOST_QUESTIONS], list(channels)[:_MOST_QUESTIONS]
         await self._learn([*users, *channels])
-        return Names({id: self._name(id) for id in users}, {id: self._name(id) for id in channels})
-
-    async def person(self, user: str) -> Person:
-        """What Slack knows of a person, as far as it says so within `PATIENCE`."""
-        await self._learn([user])
-        return self.known(user)
+        named = ({id: self.known(id).name for id in ids} for ids in (users, channels))
+        return Names(*named)
 
     def known(self, user: str) -> Person:
         """What is known of a person without asking."""
@@ -63,15 +48,7 @@ class People:
         self._known.pop(id, None)
 
     async def close(self) -> None:
-        tasks = list(self._asking.values())
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
-
-    def _name(self, id: str) -> str:
-        found = self._recall(id)
-        return found.name if found else ""
+        await Owned(self._asking.values()).end()
 
     def _recall(self, id: str) -> Person | None:
         entry = self._known.get(id)
@@ -91,7 +68,7 @@ class People:
         # The questions go on when we stop waiting: the next message will have the names.
         await asyncio.wait([self._asking[id] for id in unknown], timeout=PATIENCE)
 
-    async def _ask(self, id: str) -> Person:
+    async def _ask(self, id: str) -> None:
         person, life = Person(id), RETRY
         try:
             if id[0] in "UW":
@@ -106,19 +83,10 @@ class People:
                 self._quiet_until = self._clock() + error.retry_after
             log.info("the name of %s is not known: %s", id, error)
         self._known[id] = (self._clock() + life, person)
-        self._known.move_to_end(id)
-        while len(self._known) > REMEMBERED:
-            self._known.popitem(last=False)
-        return person
 
 
 def _person(id: str, user: dict[str, Any]) -> Person:
     profile = user.get("profile") or {}
-    candidates = (
-        profile.get("display_name"),
-        profile.get("real_name"),
-        user.get("real_name"),
-        user.get("name"),
-    )
-    name = next((str(c).strip() for c in candidates if c and str(c).strip()), "")
+    names = (profile.get("display_name"), profile.get("real_name"), user.get("real_name"), user.get("name"))
+    name = next(filter(None, (str(name or "").strip() for name in names)), "")
     return Person(id, name, bool(user.get("is_bot")), str(user.get("locale") or ""))

@@ -12,15 +12,14 @@ import asyncio
 import logging
 import re
 import secrets
-from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from channels.base import (
     ChannelState,
     Chunk,
-    Flooded,
     Gone,
     Health,
     Lost,
@@ -30,13 +29,17 @@ from channels.base import (
     SendError,
     Unknown,
 )
-from channels.slack.api import Api, ApiError
+from channels.slack.api import Api, ApiError, no_outcome
 from channels.slack.blocks import MAX_TEXT, payload, text_chunks
+from channels.slack.bounded import Recent
 from channels.slack.errors import ACCOUNT, FORM, send_error
 from channels.slack.inbound import Identity
+from channels.slack.mrkdwn_in import dicts
 from channels.slack.pacing import Pace
 
 log = logging.getLogger("causeway.slack")
+
+V = TypeVar("V")
 
 EVENT = "causeway_reply"
 #: `Inbound.id` of a slash command begins so: its answer is for the person who gave it.
@@ -80,11 +83,11 @@ class Poster:
     ) -> None:
         self._api, self._me, self._pace, self._clock, self._born = api, me, pace, clock, born
         self._shared = shared
-        self._begun: OrderedDict[tuple[str, str], str] = OrderedDict()  # claimed for the call under way
         self.trouble: Health | None = None
-        self._unsure: OrderedDict[tuple[str, str], None] = OrderedDict()
-        self._pieces: OrderedDict[tuple[str, str], list[str]] = OrderedDict()
-        self._responses: OrderedDict[str, Response] = OrderedDict()
+        self._begun: Recent[tuple[str, str], str] = Recent(_REMEMBERED)  # claimed for the call under way
+        self._unsure: Recent[tuple[str, str], bool] = Recent(_REMEMBERED)
+        self._pieces: Recent[tuple[str, str], list[str]] = Recent(_REMEMBERED)
+        self._responses: Recent[str, Response] = Recent(_REMEMBERED)
 
     # -- posting -----------------------------------------------------------------------------------------
 
@@ -97,26 +100,24 @@ class Poster:
         try:
             return await self._post(ref, key, chunk, body)
         except SendError:
-            await self._not_begun(ref, key)
+            holder = self._begun.get((ref.id, key))
+            if holder and self._shared is not None and (ref.id, key) not in self._unsure:
+                # It is not there: nobody need look for it.
+                await self._shared.release(_claim(ref, key), holder)
             raise
         finally:
             self._begun.pop((ref.id, key), None)
 
     async def _post(self, ref: ReplyRef, key: str, chunk: Chunk, body: dict[str, Any]) -> str:
-        shared = {"metadata": metadata(ref, key), **_QUIET}
+        shared = {"metadata": metadata(ref, key), "thread_ts": ref.address.thread, **_QUIET}
 
         async def send(form: dict[str, Any]) -> str:
-            if (ref.id, key) in self._unsure:
-                try:
-                    found = await self._look(ref, key)
-                except ApiError as error:
-                    raise _unsettled(error) from None
-                if found:
-                    await self._update(ref, key, found, form)  # it may have grown since
-                    return found
+            if (ref.id, key) in self._unsure and (found := await self._settled(ref, key)):
+                await self._update(ref, key, found, form)  # it may have grown since
+                return found
             await self._pace.turn(ref.address.chat)
             try:
-                answer = await self.call("chat.postMessage", ref.address.chat, **where(ref), **shared, **form)
+                answer = await self.call("chat.postMessage", ref.address.chat, **shared, **form)
             except ApiError as error:
                 if error.taken != "maybe":
                     raise
@@ -134,8 +135,7 @@ class Poster:
     async def _post_pieces(self, ref: ReplyRef, key: str, chunk: Chunk, start: int) -> str:
         """A message that Slack calls too long goes as several, from number `start` on. Raises SendError."""
         pieces = _shorter(chunk)
-        done = self._pieces.setdefault((ref.id, key), [])
-        _bound(self._pieces)
+        done = self._pieces[ref.id, key] = self._pieces.get((ref.id, key), [])
         while len(done) < len(pieces) - start:
             number = start + len(done)
             done.append(await self.post(ref, f"{key}.{number}", pieces[number]))
@@ -144,41 +144,28 @@ class Poster:
 
     async def update(self, ref: ReplyRef, key: str, ts: str, chunk: Chunk) -> None:
         """Replace a message. What it cannot hold follows in the same thread. Raises SendError."""
-
-        async def send(body: dict[str, Any]) -> str:
-            await self._update(ref, key, ts, body)
-            return ts
-
+        send = partial(self._update, ref, key, ts)
         try:
             await self._forms(_forms(chunk), send)
         except _TooMuch:
-            pieces = _shorter(chunk)
-            await self._forms(_forms(pieces[0]), send)
+            await self._forms(_forms(_shorter(chunk)[0]), send)
             await self._post_pieces(ref, key, chunk, 1)
 
     async def replace(self, ref: ReplyRef, ts: str, body: dict[str, Any]) -> None:
         """Replace a message by these blocks and text. Raises SendError."""
-
-        async def send(body: dict[str, Any]) -> str:
-            await self._update(ref, "", ts, body)
-            return ts
-
-        await self._forms([body], send)
+        await self._forms([body], partial(self._update, ref, "", ts))
 
     async def _update(self, ref: ReplyRef, key: str, ts: str, body: dict[str, Any]) -> None:
         params = {"channel": ref.address.chat, "ts": ts, "parse": "none", "link_names": False, **body}
-        if key:
-            params["metadata"] = metadata(ref, key)
-        for attempt in (1, 2):
-            try:
-                await self.call("chat.update", **params)
-            except ApiError as error:
-                if error.error != "streaming_state_conflict" or attempt == 2:
-                    raise
-                # Left open by a process that ended, or its last call's outcome was unknown.
-                await self.end_stream(ref.address.chat, ts)
-            else:
-                return
+        params["metadata"] = metadata(ref, key) if key else None
+        try:
+            await self.call("chat.update", **params)
+        except ApiError as error:
+            if error.error != "streaming_state_conflict":
+                raise
+            # Left open by a process that ended, or its last call's outcome was unknown.
+            await self.end_stream(ref.address.chat, ts)
+            await self.call("chat.update", **params)
 
     async def end_stream(self, chat: str, ts: str) -> None:
         """End a stream that this process does not have. Raises ApiError when it may still be open."""
@@ -195,15 +182,14 @@ class Poster:
         """The response address of a slash command, for 29 minutes; of the newest 2,000."""
         if url:
             self._responses[inbound] = Response(url, self._clock() + _RESPONSE_LIFE)
-            _bound(self._responses)
 
     async def whisper(self, ref: ReplyRef, key: str, chunk: Chunk) -> str:
         """A message that only `ref.person` sees; it cannot be changed later. In a direct chat an ordinary
         one. Raises SendError."""
 
         async def send(body: dict[str, Any]) -> str:
-            person = {"user": ref.person, "link_names": False}
-            answer = await self.call("chat.postEphemeral", ref.address.chat, **where(ref), **person, **body)
+            person = {"user": ref.person, "thread_ts": ref.address.thread, "link_names": False}
+            answer = await self.call("chat.postEphemeral", ref.address.chat, **person, **body)
             return str(answer["message_ts"])
 
         try:
@@ -224,14 +210,15 @@ class Poster:
         response.uses -= 1
         body = {"response_type": "ephemeral", "replace_original": False, **payload(chunk)}
         try:
-            async with asyncio.timeout(_LOOK_TIMEOUT):
-                async with self._api.session.post(response.url, json=body) as answer:
+            with no_outcome("answer to a command"):
+                async with (
+                    asyncio.timeout(_LOOK_TIMEOUT),
+                    self._api.session.post(response.url, json=body) as answer,
+                ):
                     if answer.status != 200:
                         raise Rejected(f"Slack did not take the command's answer (HTTP {answer.status})")
-        except TimeoutError:
-            raise Unknown("no answer in time to a command's answer") from None
-        except OSError as error:
-            raise NotSent(f"the command's answer could not be sent ({type(error).__name__})") from None
+        except ApiError as error:
+            raise send_error(error) from None
         return "response"
 
     # -- calls -------------------------------------------------------------------------------------------
@@ -253,33 +240,31 @@ class Poster:
         self.trouble = None
         return answer
 
-    async def _forms(self, bodies: list[dict[str, Any]], send: Callable[[dict[str, Any]], Any]) -> str:
+    async def _forms(
+        self, bodies: Sequence[dict[str, Any]], send: Callable[[dict[str, Any]], Awaitable[V]]
+    ) -> V:
         """The first of these forms that Slack takes. Raises SendError; Rejected of the last when none is."""
-        for last, body in ((body is bodies[-1], body) for body in bodies):
-            try:
-                return str(await send(body))
-            except ApiError as error:
-                if error.error in FORM and not last:
-                    log.warning("%s; sent plainer", error)
-                    continue
-                raise (_TooMuch(str(error)) if error.error in FORM else send_error(error)) from None
-        raise AssertionError("no form was given")
+        body, *plainer = bodies
+        try:
+            return await send(body)
+        except ApiError as error:
+            if error.error not in FORM:
+                raise send_error(error) from None
+            if not plainer:
+                raise _TooMuch(str(error)) from None
+            log.warning("%s; sent plainer", error)
+        return await self._forms(plainer, send)
 
     def doubt(self, ref: ReplyRef, key: str) -> None:
         """Whether this message was shown is not known: look before it is shown (again)."""
-        self._unsure[ref.id, key] = None
-        _bound(self._unsure)
+        self._unsure[ref.id, key] = True
 
     async def _settle(self, ref: ReplyRef, key: str, error: ApiError) -> str:
         """Whether a post whose outcome is unknown was shown. Raises NotSent when it was not, else Unknown."""
         self.doubt(ref, key)
         for pause in LOOKS:
             await asyncio.sleep(pause)
-            try:
-                found = await self._look(ref, key)
-            except ApiError as failed:
-                raise _unsettled(failed) from None
-            if found:
+            if found := await self._settled(ref, key):
                 return found
         raise NotSent(f"{error}; Slack does not have the message")
 
@@ -291,14 +276,7 @@ class Poster:
         if not await self._shared.claim(_claim(ref, key), holder, _BEGUN):
             return False
         self._begun[ref.id, key] = holder
-        _bound(self._begun)
         return True
-
-    async def _not_begun(self, ref: ReplyRef, key: str) -> None:
-        """It failed. Unless its outcome is unknown, nobody need look for it."""
-        holder = self._begun.get((ref.id, key))
-        if holder and self._shared is not None and (ref.id, key) not in self._unsure:
-            await self._shared.release(_claim(ref, key), holder)
 
     async def take_up(self, ref: ReplyRef, key: str, chunk: Chunk) -> str:
         """Go on in a message that is there though nobody wrote it down: the last process ended too early, or
@@ -306,21 +284,31 @@ class Poster:
         self._begun.pop((ref.id, key), None)
         first = await self._first(ref, key)
         if (ref.id, key) in self._unsure:
-            try:
-                found = await self._look(ref, key)
-            except ApiError as error:
-                raise _unsettled(error) from None
+            found = await self._settled(ref, key)
         elif first and not (_TS.fullmatch(ref.to) and float(ref.to) < self._born + _SKEW):
             return ""
         else:
             found = await self._seen(ref, key)
-        if not found:
-            return ""
+        return await self.adopt(ref, key, found, chunk) if found else ""
+
+    async def adopt(self, ref: ReplyRef, key: str, ts: str, chunk: Chunk) -> str:
+        """Let a message show `chunk`; returns its `ts`, or "" when it is gone. Raises SendError."""
         try:
-            await self.update(ref, key, found, chunk)
+            await self.update(ref, key, ts, chunk)
         except Lost:
             return ""
-        return found
+        return ts
+
+    async def _settled(self, ref: ReplyRef, key: str) -> str:
+        """The ts of a message whose outcome was unknown, or "" when it is not there. Raises SendError."""
+        try:
+            return await self._look(ref, key)
+        except ApiError as error:
+            log.info("an unknown outcome is not settled: %s", error)
+            # Later we can look again, unless we are not allowed to.
+            if error.error == "ratelimited":
+                raise send_error(error) from None
+            raise (Unknown if error.taken == "refused" else NotSent)(str(error)) from None
 
     async def _seen(self, ref: ReplyRef, key: str) -> str:
         """The ts of a message that another process may have posted, or ""."""
@@ -338,43 +326,34 @@ class Poster:
         """
         thread = ref.address.thread
         method = "conversations.replies" if thread else "conversations.history"
-        params: dict[str, Any] = {"channel": ref.address.chat, "limit": 200, "include_all_metadata": True}
-        if thread:
-            params["ts"] = thread
-        if _TS.fullmatch(ref.to):
-            params["oldest"] = ref.to
-        found = await self._api.call(method, _LOOK_TIMEOUT, **params)
-        messages = [m for m in found.get("messages") or () if isinstance(m, dict)]
+        found = await self._api.call(
+            method,
+            _LOOK_TIMEOUT,
+            channel=ref.address.chat,
+            ts=thread,
+            oldest=ref.to if _TS.fullmatch(ref.to) else None,
+            limit=200,
+            include_all_metadata=True,
+        )
+        messages = dicts(found.get("messages"))
         payloads = [(m.get("metadata") or {}).get("event_payload") or {} for m in messages]
         wanted = metadata(ref, key)["event_payload"]
         match = next((m for m, payload in zip(messages, payloads, strict=True) if payload == wanted), None)
         if match is None and thread and (key == "0" or any(p.get("id") == ref.id for p in payloads)):
             ours = (m for m in messages if m.get("user") == self._me.user and not m.get("files"))
             match = next((m for m in ours if not m.get("metadata")), None)
-        if match is not None:
-            self._unsure.pop((ref.id, key), None)
-            return str(match["ts"])
-        return ""
+        if match is None:
+            return ""
+        self._unsure.pop((ref.id, key), None)
+        return str(match["ts"])
 
 
 def _claim(ref: ReplyRef, key: str) -> str:
     return f"post:{ref.id}:{key}"
 
 
-def _unsettled(error: ApiError) -> SendError:
-    """Looking for a message failed: later we can look again, unless we are not allowed to."""
-    log.info("an unknown outcome is not settled: %s", error)
-    if error.error == "ratelimited":
-        return Flooded(str(error), max(error.retry_after, 1.0))
-    return Unknown(str(error)) if error.taken == "refused" else NotSent(str(error))
-
-
 class _TooMuch(Rejected):
     """Refused in every form: shorter pieces may be taken."""
-
-
-def where(ref: ReplyRef) -> dict[str, Any]:
-    return {"thread_ts": ref.address.thread} if ref.address.thread else {}
 
 
 def metadata(ref: ReplyRef, key: str) -> dict[str, Any]:
@@ -393,8 +372,3 @@ def _shorter(chunk: Chunk) -> list[Chunk]:
     if limit < _SHORTEST:
         raise Rejected("Slack refuses this message in every form")
     return text_chunks(text, limit)
-
-
-def _bound(entries: OrderedDict[Any, Any]) -> None:
-    while len(entries) > _REMEMBERED:
-        entries.popitem(last=False)

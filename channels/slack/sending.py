@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -17,8 +16,6 @@ from channels.base import (
     Health,
     Inbound,
     Limits,
-    Lost,
-    MenuEntry,
     Receive,
     Rejected,
     ReplyRef,
@@ -27,16 +24,15 @@ from channels.base import (
 from channels.base import Sender as Person
 from channels.slack.api import Api, ApiError
 from channels.slack.blocks import MAX_TEXT, payload, question, render, text_chunks
-from channels.slack.cards import Cards
+from channels.slack.bounded import Owned
 from channels.slack.config import SlackConfig
 from channels.slack.errors import refuse, send_error
-from channels.slack.files_out import upload
+from channels.slack.files import upload
 from channels.slack.inbound import Identity
 from channels.slack.pacing import APPENDS, POSTS, STARTS, UPDATES, Bucket, Pace
-from channels.slack.people import People
 from channels.slack.posting import COMMAND, Poster, metadata
 from channels.slack.signs import Signs
-from channels.slack.streaming import Over, Stream, Tasks, joint
+from channels.slack.streaming import Over, Stream, Tasks, chunks, joint
 
 __all__ = ["LIMITS", "Sender", "render"]
 
@@ -46,6 +42,7 @@ log = logging.getLogger("causeway.slack")
 LIMITS = Limits(max_text=MAX_TEXT, streams=True, update_interval=1.0, typing_interval=60.0)
 _REPLIES = 2000
 _CARDS_APART = 0.7  # seconds between two updates of task cards
+_TAKE = 30.0  # seconds for the bridge to take a reader's "Stop"
 _EARLY = "streams"  # our log of streams that were begun before their reply had text
 _DAY = 24 * 3600.0
 
@@ -88,25 +85,17 @@ class Sender:
         self._updates = Bucket(UPDATES, 10, clock)
         self._appends = Bucket(APPENDS, 20, clock)
         self._starts = Bucket(STARTS, 10, clock)
-        self._replies: OrderedDict[str, _Reply] = OrderedDict()
+        self._replies: dict[str, _Reply] = {}
         self._early: dict[str, str] | None = None  # reply -> ts; read when it is first needed
         self._no_streams: set[str] = set()  # channels, or "*"
-        self._stops: set[asyncio.Task[None]] = set()
-
-    render = staticmethod(render)
-
-    def cards(self, receive: Receive, people: People) -> Cards:
-        """What people do besides writing is dealt with there."""
-        self.receive = receive
-        return Cards(self, people, receive)
+        self._tasks = Owned()
 
     async def close(self) -> None:
         """End what is under way: a stream that stays open would end in an error after five minutes."""
-        replies, self._replies = list(self._replies.values()), OrderedDict()
+        replies, self._replies = list(self._replies.values()), {}
         for reply in replies:
             await self._end_worker(reply)
-        if self._stops:
-            await asyncio.wait(set(self._stops), timeout=5.0)
+        await self._tasks.wait(5.0)
         open_ = [r for r in replies if r.stream is not None and r.stream.state == "open"]
         await asyncio.gather(*(self._stop(reply) for reply in open_))
 
@@ -141,11 +130,11 @@ class Sender:
         reply = self._reply(ref)
         async with reply.lock:
             stream = reply.stream
-            if stream is not None and stream.ts != message_id:
-                stream = None
-            if stream and (
-                stream.state == "stopped" or await self._streamed(ref, reply, stream, n, chunk, final)
-            ):
+            if stream is None or stream.ts != message_id:
+                shown = False
+            else:
+                shown = stream.state == "stopped" or await self._streamed(ref, reply, stream, n, chunk, final)
+            if shown:
                 return
             if not final:
                 self._updates.need()
@@ -170,11 +159,7 @@ class Sender:
         end = joint(chunk.text, int(chunk.data.get("steady", 0)))
         if chunk.data.get("form") != "markdown" or not end or not self._may_stream(ref):
             return ""
-        stream = await self._start_stream(ref, reply, chunk.text[:end], str(n))
-        if stream is None:
-            return ""
-        reply.stream = stream
-        return stream.ts
+        return await self._start_stream(ref, reply, chunk.text[:end], str(n))
 
     def _may_stream(self, ref: ReplyRef) -> bool:
         """A stream is a reply in a thread to a person."""
@@ -182,10 +167,9 @@ class Sender:
             return False
         return not self._no_streams & {"*", ref.address.chat} and not self._starts.wait()
 
-    async def _start_stream(self, ref: ReplyRef, reply: _Reply, text: str, key: str = "0") -> Stream | None:
-        """None: this one is to be posted. Raises Unknown when a stream may have begun."""
+    async def _start_stream(self, ref: ReplyRef, reply: _Reply, text: str, key: str = "0") -> str:
+        """The ts of a new stream, "" where it is to be posted. Raises Unknown when one may have begun."""
         cards = reply.tasks.take()
-        chunks = [*cards, *([{"type": "markdown_text", "text": text}] if text else [])]
         chat = ref.address.chat
         self._starts.take()
         try:
@@ -196,7 +180,7 @@ class Sender:
                 recipient_user_id=ref.person,
                 recipient_team_id=self.me.team,
                 task_display_mode="timeline",
-                chunks=chunks,
+                chunks=chunks(cards, text),
             )
         except ApiError as error:
             reply.tasks.again(cards)
@@ -207,32 +191,25 @@ class Sender:
                 self._starts.drain(max(error.retry_after, 1.0))
             elif error.taken == "refused":
                 log.warning("no streams in %s: %s", refuse(self._no_streams, chat, error), error)
-            return None
+            return ""
         reply.status = False
-        stream = Stream(self.api, chat, str(answer["ts"]), self._clock)
-        stream.sent = text
-        return stream
+        reply.stream = Stream(self.api, chat, str(answer["ts"]), self._clock, text)
+        return reply.stream.ts
 
     async def _adopt(self, ref: ReplyRef, reply: _Reply, chunk: Chunk, final: bool) -> str:
         """The first chunk goes into the message that has the reply's steps; "" when there is none."""
         stream = reply.stream
         if stream is not None and reply.early == stream.ts:
-            try:
-                if not await self._streamed(ref, reply, stream, 0, chunk, final):
-                    await self.poster.update(ref, "0", stream.ts, chunk)
-            except Lost:
-                return ""
-            reply.early = ""
-            return stream.ts
+            shown = await self._streamed(ref, reply, stream, 0, chunk, final)
+            ts = stream.ts if shown else await self.poster.adopt(ref, "0", stream.ts, chunk)
+            if ts:
+                reply.early = ""
+            return ts
         left = (await self._left()).pop(ref.id, "")
         if not left:
             return ""
         reply.early = left
-        try:
-            await self.poster.update(ref, "0", left, chunk)
-        except Lost:
-            return ""
-        return left
+        return await self.poster.adopt(ref, "0", left, chunk)
 
     async def _left(self) -> dict[str, str]:
         """Streams that the last process, or another gateway, began for replies without text yet."""
@@ -254,9 +231,7 @@ class Sender:
         if not final:
             self._appends.need()
         try:
-            await stream.show(
-                chunk, reply.tasks, final=final, metadata=metadata(ref, str(n)) if final else None
-            )
+            await stream.show(chunk, reply.tasks, metadata(ref, str(n)), final=final)
         except Over:
             return False
         except ApiError as error:
@@ -272,17 +247,8 @@ class Sender:
             who = Person(ref.person, language=ref.language)
             now = self.env.clock()
             stop = Inbound(f"stop-{ref.id}", ref.address, who, "/stop", cue="command", sent_at=now)
-            task = asyncio.create_task(self._tell(self.receive, stop), name=f"stop {ref.id}")
-            self._stops.add(task)
-            task.add_done_callback(self._stops.discard)
-
-    @staticmethod
-    async def _tell(receive: Receive, stop: Inbound) -> None:
-        try:
-            await receive(stop)
-        except Exception:
-            # Whatever the bridge's fault is: the reader sees no more of this answer anyway.
-            log.exception("a reader's stop was not taken")
+            work = asyncio.wait_for(self.receive(stop), _TAKE)
+            self._tasks.start(work, f"a reader's stop of {ref.id}")
 
     async def _stop(self, reply: _Reply) -> None:
         assert reply.stream is not None
@@ -327,7 +293,7 @@ class Sender:
         reply = self._reply(ref)
         reply.tasks.note(activity)
         if reply.tasks.changed and (reply.worker is None or reply.worker.done()):
-            reply.worker = asyncio.create_task(self._show_tasks(ref, reply), name=f"task cards {ref.id}")
+            reply.worker = self._tasks.start(self._show_tasks(ref, reply), f"showing the steps of {ref.id}")
 
     async def _show_tasks(self, ref: ReplyRef, reply: _Reply) -> None:
         """Bring task cards up to date until nothing is left to show."""
@@ -346,10 +312,9 @@ class Sender:
                 self._appends.take()
                 await reply.stream.append("", reply.tasks)
         elif not reply.posted and self._may_stream(ref) and ref.id not in await self._left():
-            stream = await self._start_stream(ref, reply, "")
-            if stream is not None:
-                reply.stream, reply.early = stream, stream.ts
-                note = {"ts": stream.ts, "at": self.env.clock()}
+            reply.early = await self._start_stream(ref, reply, "")
+            if reply.early:
+                note = {"ts": reply.early, "at": self.env.clock()}
                 await self.env.state.append(_EARLY, ref.id, note)
                 return
         if reply.stream is None or reply.stream.state != "open":
@@ -368,10 +333,9 @@ class Sender:
     # -- questions ---------------------------------------------------------------------------------------
 
     async def ask(self, ref: ReplyRef, words: str, choices: Sequence[Choice]) -> str:
-        first, *more = text_chunks(words) or [Chunk("…")]
-        for n, chunk in enumerate([first, *more][:-1]):
+        *before, last = text_chunks(words) or [Chunk("…")]
+        for n, chunk in enumerate(before):
             await self.poster.post(ref, f"q{n}", chunk)
-        last = more[-1] if more else first
         try:
             return await self.poster.post(ref, "ask", last, **question(last, choices))
         except Rejected as error:
@@ -383,22 +347,13 @@ class Sender:
         chunk = (text_chunks(outcome) or [Chunk("…")])[0]
         await self.poster.replace(ref, message_id, payload(chunk))
 
-    async def menu(self, entries: Sequence[MenuEntry]) -> None:
-        """Slack has one command, of the app's manifest; what follows it needs no telling."""
-
     # -- replies -----------------------------------------------------------------------------------------
 
     def _reply(self, ref: ReplyRef) -> _Reply:
-        reply = self._replies.get(ref.id)
-        if reply is None:
-            reply = self._replies[ref.id] = _Reply()
-            if len(self._replies) > _REPLIES:
-                idle = next(
-                    (id for id, r in self._replies.items() if not r.lock.locked() and id != ref.id), None
-                )
-                if idle is not None:
-                    del self._replies[idle]  # its message is updated from now on, not streamed
-        return reply
+        if ref.id not in self._replies and len(self._replies) >= _REPLIES:
+            idle = next((id for id, reply in self._replies.items() if not reply.lock.locked()), None)
+            self._replies.pop(idle or "", None)  # its message is updated from now on, not streamed
+        return self._replies.setdefault(ref.id, _Reply())
 
     async def _end_worker(self, reply: _Reply) -> None:
         worker, reply.worker = reply.worker, None
@@ -407,5 +362,3 @@ class Sender:
         async with reply.lock:  # never cut off a call
             worker.cancel()
         await asyncio.wait({worker})
-        if not worker.cancelled() and (error := worker.exception()) is not None:
-            log.error("showing the steps of a reply failed", exc_info=error)

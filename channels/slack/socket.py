@@ -24,6 +24,7 @@ from aiohttp import WSMsgType
 
 from channels.base import Health
 from channels.slack.api import ApiError, trouble
+from channels.slack.bounded import Owned
 
 log = logging.getLogger("causeway.slack")
 
@@ -59,10 +60,8 @@ class Connection:
     """One WebSocket. `ended` is set when it should be replaced or is gone; `end` says which."""
 
     def __init__(self, ws: aiohttp.ClientWebSocketResponse, handle: Handle, timing: Timing) -> None:
-        self._ws = ws
-        self._handle = handle
-        self._timing = timing
-        self._work: set[asyncio.Task[None]] = set()
+        self._ws, self._handle, self._timing = ws, handle, timing
+        self._work = Owned()
         self._heard = self._spoke = time.monotonic()  # any frame; one of Slack's own
         self.end: End = ""
         self.ended = asyncio.Event()
@@ -88,13 +87,10 @@ class Connection:
         try:
             async with asyncio.timeout(self._timing.drain):
                 while self._work:
-                    await asyncio.wait(set(self._work))
+                    await self._work.wait()
         except TimeoutError:
             log.warning("%d events of Slack were not taken before their socket ended", len(self._work))
-        tasks = [self._reader, self._pinger, *self._work]
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
+        await Owned({self._reader, self._pinger, *self._work}).end()
         try:
             async with asyncio.timeout(_GOODBYE):
                 await self._ws.close()
@@ -140,18 +136,14 @@ class Connection:
         if not isinstance(envelope, dict):
             log.warning("Slack sent something over the socket that is no JSON object; ignored")
         elif envelope.get("type") == "disconnect":
-            self._told_to_go(str(envelope.get("reason") or ""))
+            reason = str(envelope.get("reason") or "")
+            log.info("Slack ends this socket: %s", reason)
+            self._finish(_ENDS.get(reason, "refresh"))
         elif envelope.get("envelope_id"):
             if len(self._work) >= MOST_AT_ONCE:
                 log.error("%d events of Slack are under way; one more is left for later", MOST_AT_ONCE)
                 return
-            task = asyncio.create_task(self._answer(envelope), name="slack envelope")
-            self._work.add(task)
-            task.add_done_callback(self._work.discard)
-
-    def _told_to_go(self, reason: str) -> None:
-        log.info("Slack ends this socket: %s", reason)
-        self._finish(_ENDS.get(reason, "refresh"))
+            self._work.start(self._answer(envelope), "slack envelope")
 
     async def _answer(self, envelope: Data) -> None:
         try:
@@ -186,14 +178,11 @@ class Socket:
         connect: Callable[[], Awaitable[str]],
         session: aiohttp.ClientSession,
         handle: Handle,
-        timing: Timing | None = None,
     ) -> None:
-        self._connect = connect
-        self._session = session
-        self._handle = handle
-        self._timing = timing or Timing()
+        self._connect, self._session, self._handle = connect, session, handle
+        self._timing = Timing()
         self._current: Connection | None = None
-        self._closing: set[asyncio.Task[None]] = set()
+        self._closing = Owned()
         self._failures = 0
         self._trouble: Health | None = Health(False, "not connected to Slack yet", "wait a moment")
 
@@ -215,18 +204,14 @@ class Socket:
                 await self._replace()
                 assert self._current is not None
                 await self._current.ended.wait()
-                await self._after(self._current)
+                if self._current.end == "stale":
+                    ages = self._current.age()
+                    log.warning("the socket to Slack fell silent (%.0f s, %.0f s); replacing it", *ages)
+                elif self._current.end in ("too_many", "disabled"):
+                    await self._sent_away(self._current.end)
         finally:
             self._retire()
-            if self._closing:
-                await asyncio.wait(set(self._closing))
-
-    async def _after(self, current: Connection) -> None:
-        """A connection ended, or soon will: decide whether the next one may come at once."""
-        if current.end == "stale":
-            log.warning("the socket to Slack fell silent (%.0f s, %.0f s); replacing it", *current.age())
-        elif current.end in ("too_many", "disabled"):
-            await self._sent_away(current.end)
+            await self._closing.wait()
 
     async def _replace(self) -> None:
         """Open the next connection, then close the old one, so that nothing falls between them."""
@@ -254,14 +239,13 @@ class Socket:
         """Close the current connection beside whatever comes next."""
         old, self._current = self._current, None
         if old is not None:
-            task = asyncio.create_task(old.close(), name="slack socket close")
-            self._closing.add(task)
-            task.add_done_callback(self._closing.discard)
+            self._closing.start(old.close(), "slack socket close")
 
     async def _sent_away(self, end: End) -> None:
         """Slack wants no socket of ours at the moment. Ours go first, then there is a pause."""
         if end == "disabled":
-            self._note(Health(False, "Socket Mode is switched off for this app", _SWITCH_ON))
+            cure = "switch Socket Mode on in the app's settings (api.slack.com/apps), or set mode: http"
+            self._note(Health(False, "Socket Mode is switched off for this app", cure))
         else:
             reason = "Slack refuses a further socket for this app (10 are allowed)"
             self._note(Health(False, reason, "stop other programs or gateways with the same app token"))
@@ -306,11 +290,12 @@ class Socket:
     def _pause(self, error: ApiError | None) -> float:
         if error is not None and error.taken == "refused" and not error.retry_after:
             return self._timing.refused_pause * _jitter()
-        grown = self._timing.first_pause * 2.0 ** min(self._failures - 1, 10)
-        return min(grown, self._timing.longest_pause) * _jitter()
+        return growing(self._failures, self._timing.first_pause, self._timing.longest_pause)
 
 
-_SWITCH_ON = "switch Socket Mode on in the app's settings (api.slack.com/apps), or set mode: http"
+def growing(failures: int, first: float, longest: float) -> float:
+    """Seconds to wait after so many failures in a row."""
+    return min(first * 2.0 ** min(failures - 1, 10), longest) * _jitter()
 
 
 def _jitter() -> float:

@@ -23,7 +23,7 @@ LIFE = 240.0
 _MAX_FIELD = 256
 _MOST_TASKS = 50
 _STATES = {"running": "in_progress", "done": "complete", "failed": "error"}
-Task = dict[str, Any]
+Data = dict[str, Any]
 
 
 class Over(Exception):
@@ -34,7 +34,7 @@ class Tasks:
     """Tool steps as task cards. At most 50 a reply; further steps are not shown."""
 
     def __init__(self) -> None:
-        self._tasks: dict[str, Task] = {}
+        self._tasks: dict[str, Data] = {}
         self._changed: dict[str, None] = {}
 
     def note(self, activity: Activity) -> None:
@@ -52,7 +52,7 @@ class Tasks:
     def changed(self) -> bool:
         return bool(self._changed)
 
-    def take(self) -> list[Task]:
+    def take(self) -> list[Data]:
         """The cards to send now."""
         cards = [{"type": "task_update", **self._tasks[call]} for call in self._changed]
         self._changed.clear()
@@ -65,7 +65,7 @@ class Tasks:
                 self._tasks[call] = {**task, "status": "complete"}
                 self._changed[call] = None
 
-    def again(self, cards: Sequence[Task]) -> None:
+    def again(self, cards: Sequence[Data]) -> None:
         """These cards did not get through."""
         self._changed.update(
             (call, None) for call, t in self._tasks.items() if any(c["id"] == t["id"] for c in cards)
@@ -75,16 +75,16 @@ class Tasks:
 class Stream:
     """A streamed message. Its caller lets one call run at a time."""
 
-    def __init__(self, api: Api, channel: str, ts: str, clock: Callable[[], float]) -> None:
+    def __init__(self, api: Api, channel: str, ts: str, clock: Callable[[], float], sent: str) -> None:
         self._api, self._channel, self._clock = api, channel, clock
-        self.ts = ts
-        self.sent = ""
+        self.ts, self.sent = ts, sent
         self.state: Literal["open", "over", "stopped"] = "open"
         self._began = clock()
         self._torn = False  # an append's outcome is unknown
 
-    async def show(self, chunk: Chunk, tasks: Tasks, *, final: bool, metadata: Any = None) -> None:
-        """Bring the message to `chunk`. Raises Over, or ApiError when the call may be tried again."""
+    async def show(self, chunk: Chunk, tasks: Tasks, metadata: Data, *, final: bool) -> None:
+        """Bring the message to `chunk`; `metadata` goes with its end. Raises Over, or ApiError when the call
+        may be tried again."""
         text = chunk.text + str(chunk.data.get("close") or "")
         grows = not self._torn and chunk.data.get("form") == "markdown" and text.startswith(self.sent)
         if final:
@@ -105,22 +105,20 @@ class Stream:
 
     async def append(self, delta: str, tasks: Tasks) -> None:
         """Add text and cards. Raises Over or ApiError."""
-        cards = tasks.take()
-        await self._call("chat.appendStream", delta, cards, tasks)
+        await self._call("chat.appendStream", delta, tasks)
         self.sent += delta
 
-    async def stop(self, delta: str, tasks: Tasks, metadata: Any = None) -> None:
+    async def stop(self, delta: str, tasks: Tasks, metadata: Data | None = None) -> None:
         """End the stream with the rest of its text. Raises Over when it had ended already."""
         tasks.finish()
-        await self._call("chat.stopStream", delta, tasks.take(), tasks, metadata=metadata)
+        await self._call("chat.stopStream", delta, tasks, metadata=metadata)
         self.sent += delta
         if self.state == "open":
             self.state = "over"
 
-    async def _call(self, method: str, delta: str, cards: list[Task], tasks: Tasks, **more: Any) -> None:
-        chunks = [*cards, *([{"type": "markdown_text", "text": delta}] if delta else [])]
-        if chunks:
-            more["chunks"] = chunks
+    async def _call(self, method: str, delta: str, tasks: Tasks, **more: Any) -> None:
+        cards = tasks.take()
+        more["chunks"] = chunks(cards, delta) or None
         try:
             await self._api.call(method, channel=self._channel, ts=self.ts, **more)
         except ApiError as error:
@@ -137,6 +135,11 @@ class Stream:
                 log.warning("a streamed message ends early: %s", error)
             self.state = "over"
             raise Over from None
+
+
+def chunks(cards: list[Data], text: str) -> list[Data]:
+    """What a call adds to a stream."""
+    return [*cards, {"type": "markdown_text", "text": text}] if text else cards
 
 
 def joint(text: str, steady: int) -> int:
