@@ -12,8 +12,9 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +28,9 @@ if TYPE_CHECKING:
     from agent.skills.manager import SkillManager
     from agent.skills.skill import Skill, SkillSet
     from bridge.skill_versions import SkillVersions
+    from channels.base import ChannelState
 
+_Action = Callable[[Config, argparse.Namespace, "SkillManager"], Awaitable[int]]
 
 _SKELETON = """\
 ---
@@ -54,27 +57,28 @@ def add_parser(subparsers: Any, common: argparse.ArgumentParser) -> None:
         dest="what", required=True, metavar="WHAT"
     )
 
-    def command(name: str, help: str) -> argparse.ArgumentParser:
+    def command(name: str, action: _Action, help: str) -> argparse.ArgumentParser:
         added: argparse.ArgumentParser = skills.add_parser(name, parents=[common], help=help)
+        added.set_defaults(action=action)
         return added
 
-    listing = command("list", "show the skills, how often they were used, and what is wrong with them")
+    listing = command("list", _list, "show the skills, how often they were used, and what is wrong with them")
     listing.add_argument("--json", action="store_true", help="as JSON")
-    lint = command("lint", "say how skills could be chosen and followed better")
+    lint = command("lint", _lint, "say how skills could be chosen and followed better")
     lint.add_argument("names", nargs="*", metavar="NAME", help="a skill's name or folder (default: all)")
-    new = command("new", "make a skill in the workspace to begin from")
+    new = command("new", _new, "make a skill in the workspace to begin from")
     new.add_argument("name", metavar="NAME", help="small letters, digits and single hyphens")
-    command("enable", "switch a skill on").add_argument("name", metavar="NAME")
-    command("disable", "switch a skill off").add_argument("name", metavar="NAME")
-    install = command("install", "bring skills from a folder, a zip file or a git address")
+    command("enable", _switch, "switch a skill on").add_argument("name", metavar="NAME")
+    command("disable", _switch, "switch a skill off").add_argument("name", metavar="NAME")
+    install = command("install", _install, "bring skills from a folder, a zip file or a git address")
     install.add_argument("source", metavar="SOURCE", help="a folder, a .zip, or https://, ssh://, file://")
     install.add_argument("--only", action="append", metavar="NAME", help="take only this one (repeat)")
     install.add_argument("--ref", default="", help="branch or tag of a git address")
     install.add_argument("--replace", action="store_true", help="replace your own skills of the same name")
     install.add_argument("--yes", action="store_true", help="install without asking")
-    history = command("history", "show who changed a skill of the workspace, when and why")
+    history = command("history", _history, "show who changed a skill of the workspace, when and why")
     history.add_argument("name", metavar="NAME")
-    rollback = command("rollback", "bring an earlier version of a skill back")
+    rollback = command("rollback", _rollback, "bring an earlier version of a skill back")
     rollback.add_argument("name", metavar="NAME")
     rollback.add_argument("version", metavar="VERSION", help="as `skills history` shows it")
     for one in (install, rollback, new):
@@ -83,25 +87,15 @@ def add_parser(subparsers: Any, common: argparse.ArgumentParser) -> None:
 
 async def run(config: Config, options: argparse.Namespace) -> int:
     """Do what was asked; the exit code."""
-    actions: dict[str, Callable[[Config, argparse.Namespace, SkillManager], Awaitable[int]]] = {
-        "list": _list,
-        "lint": _lint,
-        "new": _new,
-        "enable": _switch,
-        "disable": _switch,
-        "install": _install,
-        "history": _history,
-        "rollback": _rollback,
-    }
     from agent.skills.manager import SkillManager
     from bridge.paths import builtin_skills
+    from bridge.store.base import StoreError
 
     manager = SkillManager(builtin_skills(), _custom(config), environ=lambda: config.environ)
     await manager.refresh()
-    from bridge.store.base import StoreError
-
+    action: _Action = options.action
     try:
-        return await actions[options.what](config, options, manager)
+        return await action(config, options, manager)
     except StoreError as error:
         return _fault(error)
 
@@ -119,6 +113,8 @@ def _fault(message: object) -> int:
 
 
 async def _list(config: Config, options: argparse.Namespace, manager: SkillManager) -> int:
+    from agent.skills.formatter import clean
+
     skills, counts = manager.current, await _counts(config)
     states = {skill.name: "" for skill in skills.available}
     states |= {skill.name: f"missing {missing}" for skill, missing in skills.unavailable}
@@ -133,7 +129,7 @@ async def _list(config: Config, options: argparse.Namespace, manager: SkillManag
         source = "yours" if skill.source == "custom" else "built in"
         state = f"  [{states[skill.name]}]" if states[skill.name] else ""
         print(f"{skill.name}  ({source}; {counts.of(skill.name)}){state}")
-        print(f"    {_short(skill.description)}")
+        print(f"    {clean(skill.description, 74)}")
     for diagnostic in skills.diagnostics:
         print(f"{'problem' if diagnostic.severity == 'error' else diagnostic.severity}: {diagnostic}")
     if not everyone:
@@ -142,44 +138,31 @@ async def _list(config: Config, options: argparse.Namespace, manager: SkillManag
 
 
 def _as_json(skill: Skill, state: str, counts: SkillCounts) -> dict[str, Any]:
-    count = counts.of(skill.name)
     return {
         "name": skill.name,
         "source": skill.source,
         "state": state or "available",
         "description": skill.description,
         "file": str(skill.file),
-        "offered": count.offered,
-        "read": count.read,
-        "used": count.used,
+        **asdict(counts.of(skill.name)),
     }
 
 
 async def _counts(config: Config) -> SkillCounts:
     """What the bridge has counted so far; nothing when there is no store yet or it cannot be read."""
     from agent.skills.counts import SkillCounts
-    from bridge.store import is_redis, open_store, sqlite_path
+    from bridge.store import is_redis, sqlite_path
     from bridge.store.base import StoreError
 
-    counts = SkillCounts()
+    counts, url = SkillCounts(), config.store.url
     try:
-        url = config.store.url
         if not is_redis(url) and not sqlite_path(url, config.workspace).exists():
             return counts
-        store = open_store(config.store.url, config.workspace)
-        await store.open()
-        try:
-            counts.load(await store.channel_state(COUNTS_SCOPE).get(COUNTS_KEY))
-        finally:
-            await store.close()
+        async with _notes(config, COUNTS_SCOPE) as notes:
+            counts.load(await notes.get(COUNTS_KEY))
     except StoreError as error:
         print(f"The counts are not known: {error}", file=sys.stderr)
     return counts
-
-
-def _short(text: str, limit: int = 74) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= limit else f"{line[: limit - 1].rstrip()}…"
 
 
 async def _lint(config: Config, options: argparse.Namespace, manager: SkillManager) -> int:
@@ -189,11 +172,9 @@ async def _lint(config: Config, options: argparse.Namespace, manager: SkillManag
     except (OSError, ValueError) as error:
         return _fault(error)
     lines = [f"{finding.severity}: {finding}" for finding in findings]
-    broken = any(finding.severity == "error" for finding in findings)
     if not options.names:  # of files that gave no skill
-        faults = [f"error: {d}" for d in skills.diagnostics if d.severity == "error"]
-        lines += faults
-        broken = broken or bool(faults)
+        lines += [f"error: {d}" for d in skills.diagnostics if d.severity == "error"]
+    broken = any(line.startswith("error: ") for line in lines)
     for first, second, shared in await asyncio.to_thread(_alike, checked, skills):
         lines.append(
             f"warning: {first.name} and {second.name} are easily taken for each other; both speak of "
@@ -216,7 +197,7 @@ def _check(names: Sequence[str], skills: SkillSet, custom: Path) -> tuple[list[S
         else:
             folder = next((f for f in (Path(name), custom / name) if f.is_dir()), None)
             if folder is None:
-                raise ValueError(_unknown(name, [one.name for one in skills]))
+                raise ValueError(_unknown(name, skills))
             skill, found = inspect(folder)
         checked += [skill] if skill else []
         findings += found
@@ -231,10 +212,10 @@ def _alike(checked: Sequence[Skill], skills: SkillSet) -> list[tuple[Skill, Skil
     return [pair for pair in pairs if names & {pair[0].name, pair[1].name}]
 
 
-def _unknown(name: str, names: Sequence[str]) -> str:
+def _unknown(name: str, skills: SkillSet) -> str:
     import difflib
 
-    near = difflib.get_close_matches(name, names, 1, 0.6)
+    near = difflib.get_close_matches(name, [skill.name for skill in skills], 1, 0.6)
     hint = f"Did you mean {near[0]}?" if near else "`causeway skills list` shows them."
     return f"There is no skill called {name[:80]!r}. {hint}"
 
@@ -285,30 +266,29 @@ async def _switch(config: Config, options: argparse.Namespace, manager: SkillMan
 async def _install(config: Config, options: argparse.Namespace, manager: SkillManager) -> int:
     from agent.skills.install import InstallError
 
-    with tempfile.TemporaryDirectory(prefix="causeway-skills-") as staging:
-        try:
+    try:
+        with tempfile.TemporaryDirectory(prefix="causeway-skills-") as staging:
             return await _install_from(config, options, manager, Path(staging))
-        except InstallError as error:
-            return _fault(error)
+    except InstallError as error:
+        return _fault(error)
 
 
 async def _install_from(
     config: Config, options: argparse.Namespace, manager: SkillManager, staging: Path
 ) -> int:
-    from agent.skills.install import InstallError, contents, fetch, place, replaceable, shown_source
+    from agent.skills.install import contents, fetch, place, replaceable, shown_source
 
     root = await asyncio.to_thread(fetch, options.source, staging, options.ref)
     found = await asyncio.to_thread(contents, root)
     for refused in found.refused:
         print(f"left out: {refused}", file=sys.stderr)
     offers = [offer for offer in found.offers if not options.only or offer.name in options.only]
+    source = shown_source(options.source)
     lacking = set(options.only or ()) - {offer.name for offer in found.offers}
     if lacking:
-        return _fault(f"{shown_source(options.source)} holds no skill called {', '.join(sorted(lacking))}.")
+        return _fault(f"{source} holds no skill called {', '.join(sorted(lacking))}.")
     if not offers:
-        return _fault(
-            f"{shown_source(options.source)} holds no skill that can be used. Nothing was installed."
-        )
+        return _fault(f"{source} holds no skill that can be used. Nothing was installed.")
     custom = _custom(config)
     copies = {offer.name: await asyncio.to_thread(replaceable, offer.name, custom) for offer in offers}
     builtin = {skill.name for skill in manager.current if skill.source == "builtin"}
@@ -322,12 +302,9 @@ async def _install_from(
         return _fault("Nothing was installed. Repeat with --yes if this is what you want.")
     await _keep_version(config, manager)
     for offer in offers:
-        try:
-            await asyncio.to_thread(place, offer, custom, copies[offer.name])
-        except InstallError as error:
-            return _fault(error)
+        await asyncio.to_thread(place, offer, custom, copies[offer.name])
         print(f"Installed {offer.name}.")
-    await _keep_version(config, manager, options.why or f"installed from {shown_source(options.source)}")
+    await _keep_version(config, manager, options.why or f"installed from {source}")
     for skill, missing in manager.current.unavailable:
         if skill.name in {offer.name for offer in offers}:
             print(f"{skill.name} cannot be used yet: missing {missing}.")
@@ -336,13 +313,15 @@ async def _install_from(
 
 def _described(offer: Offer, replaces: bool, hides: bool) -> str:
     """What an admin should know before a skill is let in."""
+    from agent.skills.formatter import clean
+
     size = sum(size for _, size in offer.files)
-    lines = [f"{offer.name}: {_short(offer.skill.description, 200)}"]
-    lines.append(
-        f"  {len(offer.files)} files, {max(1, size // 1024)} KiB: {_names(n for n, _ in offer.files)}"
-    )
-    scripts = _names(offer.scripts) if offer.scripts else "none"
-    lines.append(f"  scripts (run only through the bash tool): {scripts}")
+    names = _names([name for name, _ in offer.files])
+    lines = [
+        f"{offer.name}: {clean(offer.skill.description, 200)}",
+        f"  {len(offer.files)} files, {max(1, size // 1024)} KiB: {names}",
+        f"  scripts (run only through the bash tool): {_names(offer.scripts) or 'none'}",
+    ]
     if offer.skill.allowed_tools is not None:
         lines.append(f"  tools it may use without asking: {', '.join(offer.skill.allowed_tools) or 'none'}")
     if offer.skill.requirements:
@@ -351,19 +330,18 @@ def _described(offer: Offer, replaces: bool, hides: bool) -> str:
         lines.append("  replaces your own skill of this name")
     elif hides:
         lines.append("  takes the place of the built-in skill of this name")
-    lines += [f"  {finding.severity}: {finding}" for finding in offer.findings if finding.severity == "error"]
-    advice = sum(1 for finding in offer.findings if finding.severity != "error")
-    if advice:
+    faults = [f"  error: {finding}" for finding in offer.findings if finding.severity == "error"]
+    lines += faults
+    if advice := len(offer.findings) - len(faults):
         lines.append(
             f"  {advice} findings that are advice: causeway skills lint {offer.name} shows them then"
         )
     return "\n".join(lines)
 
 
-def _names(names: Iterable[str], most: int = 12) -> str:
-    every = list(names)
-    more = f" and {len(every) - most} more" if len(every) > most else ""
-    return ", ".join(every[:most]) + more
+def _names(names: Sequence[str], most: int = 12) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def _agreed(count: int) -> bool:
@@ -378,14 +356,21 @@ async def _versions(config: Config) -> AsyncIterator[SkillVersions]:
     """The versions, in the store that a running bridge may have open too."""
     from bridge.skill_shelf import VERSIONS_SCOPE, StoreShelf
     from bridge.skill_versions import SkillVersions
-    from bridge.store import open_store
 
     await asyncio.to_thread(config.workspace.mkdir, parents=True, exist_ok=True)
+    async with _notes(config, VERSIONS_SCOPE) as notes:
+        yield SkillVersions(_custom(config), StoreShelf(notes, asyncio.get_running_loop()))
+
+
+@asynccontextmanager
+async def _notes(config: Config, scope: str) -> AsyncIterator[ChannelState]:
+    """What the store keeps under `scope`. Raises StoreError."""
+    from bridge.store import open_store
+
     store = open_store(config.store.url, config.workspace, synchronous=config.store.synchronous)
     await store.open()
     try:
-        shelf = StoreShelf(store.channel_state(VERSIONS_SCOPE), asyncio.get_running_loop())
-        yield SkillVersions(_custom(config), shelf)
+        yield store.channel_state(scope)
     finally:
         await store.close()
 
@@ -409,7 +394,7 @@ async def _history(config: Config, options: argparse.Namespace, manager: SkillMa
         versions = await asyncio.to_thread(kept.history, options.name, skill)
     if not versions:
         if skill is None:
-            return _fault(_unknown(options.name, [one.name for one in manager.current]))
+            return _fault(_unknown(options.name, manager.current))
         kind = "It came with the program." if skill.source == "builtin" else "The bridge keeps one at upkeep."
         return _fault(f"There are no versions of {options.name} yet. {kind}")
     for one in versions:

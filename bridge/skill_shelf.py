@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 from collections.abc import Coroutine
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from channels.base import ChannelState
 
@@ -17,22 +17,9 @@ _DEADLINE = 60.0
 T = TypeVar("T")
 
 
-class Shelf(Protocol):
-    """Numbered bodies by name. Blocking. Raises OSError when a body cannot be had or kept."""
-
-    def index(self) -> dict[str, list[int]]:
-        """The numbers that each name has, ascending."""
-        ...
-
-    def read(self, name: str, number: int) -> bytes: ...
-
-    def write(self, name: str, number: int, body: bytes, older: list[int], drop: list[int]) -> None:
-        """Keep a body beside those with the numbers `older`, and let those with the numbers `drop` go."""
-        ...
-
-
 class StoreShelf:
-    """A shelf over the bridge's store. Called in threads; the store works on `loop`, never in its way."""
+    """Numbered bodies by name, in the bridge's store. Called in threads, which wait while the store works on
+    `loop`. Raises OSError when a body cannot be had or kept."""
 
     def __init__(self, notes: ChannelState, loop: asyncio.AbstractEventLoop) -> None:
         self._notes = notes
@@ -46,6 +33,7 @@ class StoreShelf:
             raise OSError(f"the store did not take it: {error}") from error
 
     def index(self) -> dict[str, list[int]]:
+        """The numbers that each name has, ascending."""
         found = {}
         for entry in self._wait(self._notes.read(_INDEX, 0, _MOST_NAMES)):
             numbers = entry.value.get("numbers")
@@ -60,6 +48,8 @@ class StoreShelf:
         return base64.b64decode(kept)
 
     def write(self, name: str, number: int, body: bytes, older: list[int], drop: list[int]) -> None:
+        """Keep a body beside those with the numbers `older`, and let those with the numbers `drop` go."""
+
         async def all_of_it() -> None:
             # The body first: what a crash leaves without its number in the index is written over later.
             await self._notes.put(f"{name}/{number}", base64.b64encode(body).decode("ascii"))

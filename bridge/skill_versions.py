@@ -7,6 +7,7 @@ Skills that are links to another place are that place's matter. All methods bloc
 
 from __future__ import annotations
 
+import functools
 import getpass
 import hashlib
 import io
@@ -22,10 +23,10 @@ import zipfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from agent.skills.skill import Skill
-from bridge.skill_shelf import Shelf
+from bridge.skill_shelf import StoreShelf
 
 log = logging.getLogger("causeway.skills")
 
@@ -56,20 +57,6 @@ class Version:
     why: str
 
 
-class _Keeper(Protocol):
-    def state(self, name: str, root: str, digest: str) -> Literal["new", "changed", "same"]:
-        """How files of this digest stand to the last version."""
-        ...
-
-    def known(self) -> dict[str, str]:
-        """The names that have versions, and where each skill lay."""
-        ...
-
-    def keep(self, root: str, files: Files, meta: Version, digest: str) -> bool: ...
-    def list(self, name: str, root: str) -> list[Version]: ...
-    def content(self, name: str, root: str, id: str) -> tuple[str, Files]: ...
-
-
 def whoami() -> str:
     """The name of the person who runs this program."""
     try:
@@ -81,7 +68,7 @@ def whoami() -> str:
 class SkillVersions:
     """Keeps versions of the skills in one folder. Safe to call from several threads."""
 
-    def __init__(self, custom: Path, shelf: Shelf, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, custom: Path, shelf: StoreShelf, clock: Callable[[], float] = time.time) -> None:
         self._custom = custom
         self._shelf = shelf
         self._real = str(custom.resolve())
@@ -101,34 +88,31 @@ class SkillVersions:
             self._real = str(self._custom.resolve())
             present = {s.name: (s, root) for s in skills if (root := self._root(s)) is not None}
             first = not self._seen
-            keeper: _Keeper | None = None
+            keeper = functools.cache(self._keeper)
             for name, (skill, root) in present.items():
                 state = (root, _state(skill.root))
                 if self._seen.get(name) == state:
                     continue
-                keeper = keeper or self._keeper()
-                if version := self._record(keeper, skill, who, why):
-                    made.append(version)
+                made.append(self._record(keeper(), skill, root, who, why))
                 self._seen[name] = state
             roots = {name: root for name, (root, _) in self._seen.items()}
             if first:
-                keeper = keeper or self._keeper()
-                roots |= keeper.known()
+                roots |= keeper().known()
             for name in sorted(roots.keys() - present.keys()):
                 if (self._custom / roots[name]).exists():
                     continue  # it is there and cannot be used now, or has another name
                 self._seen.pop(name, None)
-                keeper = keeper or self._keeper()
-                if version := self._note_removal(keeper, name, roots[name], who, why):
-                    made.append(version)
-        return made
+                if keeper().state(name, roots[name], _digest({})) == "changed":
+                    made.append(
+                        self._keep(keeper(), name, roots[name], {}, who or "unknown", why or "removed")
+                    )
+        return [version for version in made if version]
 
-    def _note_removal(self, keeper: _Keeper, name: str, root: str, who: str, why: str) -> Version | None:
-        digest = _digest({})
-        if keeper.state(name, root, digest) != "changed":
-            return None
-        meta = Version("", name, self._clock(), who or "unknown", why or "removed")
-        return meta if keeper.keep(root, {}, meta, digest) else None
+    def _keep(
+        self, keeper: _Keeper, name: str, root: str, files: Files, who: str, why: str
+    ) -> Version | None:
+        meta = Version("", name, self._clock(), who, why)
+        return meta if keeper.keep(root, files, meta, _digest(files)) else None
 
     def history(self, name: str, skill: Skill | None = None) -> list[Version]:
         """The versions of a skill, newest first; also of one that is gone."""
@@ -140,8 +124,8 @@ class SkillVersions:
         """Bring a version back, after keeping what is there now. Raises VersionError."""
         with self._guard:
             keeper = self._keeper()
-            if skill is not None and self._root(skill) is not None:
-                self._record(keeper, skill, who, f"as it was before going back to {id}")
+            if skill is not None and (lies := self._root(skill)) is not None:
+                self._record(keeper, skill, lies, who, f"as it was before going back to {id}")
             root, files = keeper.content(name, self._where(keeper, name, skill), id)
             if not files:
                 raise VersionError(f"In version {id} the skill {name} was removed. Choose an earlier one.")
@@ -149,26 +133,21 @@ class SkillVersions:
                 _restore(self._custom, root, files)
             except OSError as error:
                 raise VersionError(f"{name} cannot be written: {error.strerror or error}.") from error
-            meta = Version("", name, self._clock(), who, why or f"went back to version {id}")
-            keeper.keep(root, files, meta, _digest(files))
+            self._keep(keeper, name, root, files, who, why or f"went back to version {id}")
             self._seen.pop(name, None)
             return keeper.list(name, root)[0]
 
-    def _record(self, keeper: _Keeper, skill: Skill, who: str, why: str) -> Version | None:
-        root = self._root(skill)
-        assert root is not None
+    def _record(self, keeper: _Keeper, skill: Skill, root: str, who: str, why: str) -> Version | None:
         try:
             files, owner, newest = _read(self._custom, root)
-            digest = _digest(files)
-            state = keeper.state(skill.name, root, digest)
+            state = keeper.state(skill.name, root, _digest(files))
         except (OSError, VersionError) as error:
             log.warning("no version of the skill %s was kept: %s", skill.name, error)
             return None
         if state == "same":
             return None
         found = "first seen" if state == "new" else f"changed on disk: {newest}"
-        meta = Version("", skill.name, self._clock(), who or owner, why or found)
-        return meta if keeper.keep(root, files, meta, digest) else None
+        return self._keep(keeper, skill.name, root, files, who or owner, why or found)
 
     def _root(self, skill: Skill) -> str | None:
         """Where the skill lies in the skills folder; None for one that lies elsewhere (built in, linked)."""
@@ -213,8 +192,7 @@ def _state(root: Path) -> _State:
 def _read(custom: Path, root: str) -> tuple[Files, str, str]:
     """A skill's files, the owner of the one that changed last, and its name."""
     files: Files = {}
-    newest, newest_file, total = -1, root, 0
-    owner = 0
+    total, newest = 0, (-1, "", 0)
     for file in map(Path, _listing(custom / root)):
         status = file.lstat()
         if not stat.S_ISREG(status.st_mode):
@@ -223,13 +201,10 @@ def _read(custom: Path, root: str) -> tuple[Files, str, str]:
         if total > MAX_SKILL_BYTES:
             raise VersionError(f"it is larger than {MAX_SKILL_BYTES >> 20} MiB")
         files[file.relative_to(custom).as_posix()] = (file.read_bytes(), bool(status.st_mode & 0o100))
-        if status.st_mtime_ns > newest:
-            newest, newest_file, owner = (
-                status.st_mtime_ns,
-                file.relative_to(custom / root).as_posix(),
-                status.st_uid,
-            )
-    return files, _owner(owner), newest_file if newest_file != "." else root
+        if status.st_mtime_ns > newest[0]:
+            newest = (status.st_mtime_ns, file.relative_to(custom / root).as_posix(), status.st_uid)
+    _, name, owner = newest
+    return files, _owner(owner), root if name in ("", ".") else name
 
 
 def _owner(uid: int) -> str:
@@ -268,18 +243,19 @@ def _restore(custom: Path, root: str, files: Files) -> None:
         shutil.rmtree(left, ignore_errors=True)
 
 
+def _no_version(name: str, id: str) -> VersionError:
+    return VersionError(f"{name} has no version {id!r}. `causeway skills history {name}` lists them.")
+
+
 # -- the store -----------------------------------------------------------------------------------------------
 
 
 class _Zips:
     """One zip a version on the shelf; what is said about it stands in its comment."""
 
-    def __init__(self, shelf: Shelf) -> None:
+    def __init__(self, shelf: StoreShelf) -> None:
         self._shelf = shelf
         self._index = shelf.index()
-
-    def _numbers(self, name: str) -> list[int]:
-        return self._index.get(name, [])
 
     def _open(self, name: str, number: int) -> zipfile.ZipFile:
         return zipfile.ZipFile(io.BytesIO(self._shelf.read(name, number)))
@@ -293,19 +269,18 @@ class _Zips:
             return {}
 
     def state(self, name: str, root: str, digest: str) -> Literal["new", "changed", "same"]:
-        if not (numbers := self._numbers(name)):
+        """How files of this digest stand to the last version."""
+        if not (numbers := self._index.get(name)):
             return "new"
         return "same" if self._said(name, numbers[-1]).get("digest") == digest else "changed"
 
     def known(self) -> dict[str, str]:
-        return {
-            name: str(self._said(name, numbers[-1]).get("root", name))
-            for name, numbers in self._index.items()
-            if numbers
-        }
+        """The names that have versions, and where each skill lay."""
+        kept = ((name, numbers[-1]) for name, numbers in self._index.items() if numbers)
+        return {name: str(self._said(name, last).get("root", name)) for name, last in kept}
 
     def keep(self, root: str, files: Files, meta: Version, digest: str) -> bool:
-        name, numbers = meta.skill, self._numbers(meta.skill)
+        name, numbers = meta.skill, self._index.get(meta.skill, [])
         told = {"when": meta.when, "who": meta.who, "why": meta.why[:500]}
         said = {"v": 1, "digest": digest, "root": root, **told}
         body = io.BytesIO()
@@ -328,23 +303,17 @@ class _Zips:
 
     def list(self, name: str, root: str) -> list[Version]:
         result = []
-        for number in reversed(self._numbers(name)):
+        for number in reversed(self._index.get(name, [])):
             said = self._said(name, number)
             when = said.get("when")
-            result.append(
-                Version(
-                    str(number),
-                    name,
-                    float(when) if isinstance(when, (int, float)) else 0.0,
-                    str(said.get("who", "?")),
-                    str(said.get("why", "(damaged)")),
-                )
-            )
+            when = float(when) if isinstance(when, (int, float)) else 0.0
+            who, why = str(said.get("who", "?")), str(said.get("why", "(damaged)"))
+            result.append(Version(str(number), name, when, who, why))
         return result
 
     def content(self, name: str, root: str, id: str) -> tuple[str, Files]:
-        if not id.isdigit() or int(id) not in self._numbers(name):
-            raise VersionError(f"{name} has no version {id!r}. `causeway skills history {name}` lists them.")
+        if not id.isdigit() or int(id) not in self._index.get(name, []):
+            raise _no_version(name, id)
         files: Files = {}
         try:
             with self._open(name, int(id)) as packed:
@@ -362,22 +331,13 @@ class _Zips:
 # -- git -----------------------------------------------------------------------------------------------------
 
 
-def _git(folder: Path, *arguments: str, stdin: bytes | None = None, environ: Mapping[str, str] = {}) -> bytes:
+def _git(folder: Path, *arguments: str, environ: Mapping[str, str] = {}) -> bytes:
     """Run git; its output. Raises VersionError."""
-    command = [
-        "git",
-        "-c",
-        "core.hooksPath=/dev/null",
-        "-c",
-        "commit.gpgsign=false",
-        "-C",
-        str(folder),
-        *arguments,
-    ]
+    command = ["git", "-c", "core.hooksPath=/dev/null", "-c", "commit.gpgsign=false", "-C", str(folder)]
     kept = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
     try:
         done = subprocess.run(
-            command, input=stdin, capture_output=True, timeout=_GIT_SECONDS, check=False,
+            [*command, *arguments], capture_output=True, timeout=_GIT_SECONDS, check=False,
             env={**kept, "GIT_TERMINAL_PROMPT": "0", "GIT_LITERAL_PATHSPECS": "1", **environ},
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -408,9 +368,8 @@ class _Git:
 
     def __init__(self, custom: Path, top: Path) -> None:
         self._custom = custom.resolve()
-        self._prefix = (
-            "" if top.resolve() == self._custom else f"{self._custom.relative_to(top.resolve()).as_posix()}/"
-        )
+        inside = self._custom.relative_to(top.resolve()).as_posix()
+        self._prefix = "" if inside == "." else f"{inside}/"
 
     def state(self, name: str, root: str, digest: str) -> Literal["new", "changed", "same"]:
         said = _git(self._custom, "status", "--porcelain", "--untracked-files=all", "--", root)
@@ -435,15 +394,9 @@ class _Git:
         return True
 
     def list(self, name: str, root: str) -> list[Version]:
+        most, form = f"--max-count={MAX_VERSIONS}", "--format=%h%x1f%an%x1f%at%x1f%s"
         try:
-            out = _git(
-                self._custom,
-                "log",
-                f"--max-count={MAX_VERSIONS}",
-                "--format=%h%x1f%an%x1f%at%x1f%s",
-                "--",
-                root,
-            )
+            out = _git(self._custom, "log", most, form, "--", root)
         except VersionError:
             return []
         versions = []
@@ -454,18 +407,16 @@ class _Git:
 
     def content(self, name: str, root: str, id: str) -> tuple[str, Files]:
         if not any(version.id == id for version in self.list(name, root)):
-            raise VersionError(f"{name} has no version {id!r}. `causeway skills history {name}` lists them.")
-        return root, self._files(id, root)
-
-    def _files(self, commit: str, root: str) -> Files:
+            raise _no_version(name, id)
         files: Files = {}
-        listing = _git(self._custom, "ls-tree", "-r", "-z", "--full-tree", commit, "--", self._prefix + root)
+        listing = _git(self._custom, "ls-tree", "-r", "-z", "--full-tree", id, "--", self._prefix + root)
         for line in listing.decode("utf-8", "surrogateescape").split("\0"):
             head, _, path = line.partition("\t")
             mode, kind, blob = [*head.split(" "), "", ""][:3]
             if kind == "blob" and mode != "120000":
-                files[path.removeprefix(self._prefix)] = (
-                    _git(self._custom, "cat-file", "blob", blob),
-                    mode == "100755",
-                )
-        return files
+                data = _git(self._custom, "cat-file", "blob", blob)
+                files[path.removeprefix(self._prefix)] = (data, mode == "100755")
+        return root, files
+
+
+_Keeper = _Zips | _Git

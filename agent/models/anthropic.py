@@ -7,13 +7,11 @@ the ends of the system text, of the tools, of the history, and of what the reque
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from agent.history import Entry
-from agent.models import wire
 from agent.models.arguments import finished_call
 from agent.models.base import Completed, Request, ToolSpec, Usage
 from agent.models.chat import framed
@@ -43,18 +41,14 @@ def render_messages(entries: Sequence[Entry], pictures: Pictures, *, model: str 
         if isinstance(turn, Said):
             _add_user(messages, _said(turn, pictures))
             continue
-        if not messages:
-            _add_user(messages, [_text(EARLIER)])
-        elif messages[-1]["role"] == "assistant":
-            _add_user(messages, [_text(GO_ON)])
+        if not messages or messages[-1]["role"] == "assistant":
+            _add_user(messages, [_text(GO_ON if messages else EARLIER)])
         messages.append({"role": "assistant", "content": _answer(turn, model)})
         if turn.calls:
             _add_user(messages, [_result(call, pictures) for call in turn.calls])
-    if not messages:
-        _add_user(messages, [_text(NO_TEXT)])
-    elif messages[-1]["role"] == "assistant":
-        # An answer at the end would be taken for the beginning of the next one, which new models refuse.
-        _add_user(messages, [_text(GO_ON)])
+    # An answer at the end would be taken for the beginning of the next one, which new models refuse.
+    if not messages or messages[-1]["role"] == "assistant":
+        _add_user(messages, [_text(GO_ON if messages else NO_TEXT)])
     return messages
 
 
@@ -161,12 +155,8 @@ def _mark(messages: list[dict[str, Any]]) -> None:
 
 
 def _names_used(messages: list[dict[str, Any]]) -> list[str]:
-    names: dict[str, None] = {}
-    for message in messages:
-        for block in message["content"]:
-            if block["type"] == "tool_use":
-                names[block["name"]] = None
-    return list(names)
+    blocks = (block for message in messages for block in message["content"])
+    return list(dict.fromkeys(block["name"] for block in blocks if block["type"] == "tool_use"))
 
 
 @dataclass(slots=True)
@@ -200,8 +190,6 @@ class Assembly:
                 if reason := event["delta"].get("stop_reason"):
                     self.finish = str(reason)
                 self._count(event.get("usage") or {})
-            case _:
-                pass
         return ""
 
     def _delta(self, index: int, delta: dict[str, Any]) -> str:
@@ -218,20 +206,14 @@ class Assembly:
                 block.pieces.append(delta["thinking"])
             case "signature_delta":
                 block.signature.append(delta["signature"])
-            case _:
-                pass
         return ""
 
     def _count(self, usage: dict[str, Any]) -> None:
-        cached = int(usage.get("cache_read_input_tokens") or 0)
-        taken = (
-            int(usage.get("input_tokens") or 0) + cached + int(usage.get("cache_creation_input_tokens") or 0)
-        )
-        given = int(usage.get("output_tokens") or 0)
+        kinds = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens", "output_tokens")
+        fresh, cached, stored, given = (int(usage.get(kind) or 0) for kind in kinds)
+        taken, old = fresh + cached + stored, self.usage
         # Each message says the sum so far; some servers say the input only at the end.
-        self.usage = Usage(
-            max(taken, self.usage.input), max(given, self.usage.output), max(cached, self.usage.cached)
-        )
+        self.usage = Usage(max(taken, old.input), max(given, old.output), max(cached, old.cached))
 
     def completed(self, model: str, taken: set[str]) -> Completed:
         """The whole answer. `taken` holds the ids of calls before it."""
@@ -261,8 +243,6 @@ class Assembly:
                     content.append(
                         {"type": "tool_use", "id": identity, "name": name, "input": call.arguments}
                     )
-                case _:
-                    continue
         stop: Literal["end", "tools", "length", "refused"]
         if self.finish == "refusal":
             return Completed("".join(texts), (), "refused", self.usage)
@@ -277,17 +257,15 @@ def _thinking(block: _Block, pieces: str) -> dict[str, Any]:
     return {**block.start, "thinking": thinking, "signature": signature}
 
 
-def _is_last(event: ServerEvent) -> bool:
-    return event.name == "message_stop"
-
-
 class AnthropicModel(StreamedModel):
     """A model behind a messages server.
 
     `base_url` ends where `/v1/messages` begins (a `/v1` at its end is tolerated). `max_tokens` bounds an
-    answer. `timeout` is the longest silence in seconds, before the first piece and between pieces.
-    Raises ValueError for a key that no header can hold.
+    answer.
     """
+
+    path = "/v1/messages"
+    _assembly = Assembly
 
     def __init__(
         self,
@@ -298,38 +276,21 @@ class AnthropicModel(StreamedModel):
         max_tokens: int | None = None,
         timeout: float = 120.0,
     ) -> None:
-        super().__init__(name, (base_url or DEFAULT_BASE_URL).strip().rstrip("/").removesuffix("/v1"))
-        self._key = wire.checked_key(api_key)
+        url = (base_url or DEFAULT_BASE_URL).strip().rstrip("/").removesuffix("/v1")
+        super().__init__(name, url, api_key, timeout)
         self._max_tokens = max_tokens or DEFAULT_MAX_TOKENS
-        self._timeout = timeout
         self._render_tools = ToolRenderer("anthropic", render_tool)
-        self._wire = wire.Wire(f"{name} at {self._host}", self._make, secrets=(self._key,))
 
-    def _make(self) -> wire.Client:
+    def _sdk(self) -> tuple[Any, Any]:
         from anthropic import AsyncAnthropic, DefaultAioHttpClient
 
-        client: Any = AsyncAnthropic(
-            api_key=self._key or "none",
-            base_url=self._base_url,
-            max_retries=0,
-            http_client=wire.http_client(DefaultAioHttpClient, self._timeout),
-        )
-        made: wire.Client = client
-        return made
+        return AsyncAnthropic, DefaultAioHttpClient
 
-    def _assembly(self) -> Assembly:
-        return Assembly()
+    def _body(self, request: Request, tools: list[dict[str, Any]], pictures: Pictures) -> dict[str, Any]:
+        return render_body(request, pictures, tools, model=self.name, max_tokens=self._max_tokens)
 
-    async def _pieces(self, request: Request) -> AsyncGenerator[dict[str, Any], None]:
-        tools = self._render_tools(request.tools)
-
-        def render(pictures: Pictures) -> dict[str, Any]:
-            return render_body(request, pictures, tools, model=self.name, max_tokens=self._max_tokens)
-
-        body = await wire.build(request, render)
-        async with aclosing(self._wire.events("/v1/messages", body, last=_is_last)) as events:
-            async for event in events:
-                yield self._parse(event)
+    def _is_last(self, event: ServerEvent) -> bool:
+        return event.name == "message_stop"
 
     def _parse(self, event: ServerEvent) -> dict[str, Any]:
         content = super()._parse(event)

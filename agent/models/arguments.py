@@ -28,10 +28,8 @@ def parse_arguments(text: str, *, cut: bool) -> tuple[dict[str, Any], str]:
     except RecursionError:
         return {}, "the arguments are nested too deeply"
     except ValueError as error:
-        return (
-            {},
-            f"the arguments are no complete JSON ({len(text)} characters: {error}); the call was cut off",
-        )
+        what = f"no complete JSON ({len(text)} characters: {error})"
+        return {}, f"the arguments are {what}; the call was cut off"
     if value is None:
         return {}, ""
     if not isinstance(value, dict):

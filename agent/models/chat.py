@@ -188,15 +188,11 @@ class Assembly:
 
     def _tool(self, piece: dict[str, Any]) -> None:
         function = piece.get("function") or {}
-        identity, name, arguments = (
-            piece.get("id") or "",
-            function.get("name") or "",
-            function.get("arguments"),
-        )
-        slot = self._slot(piece.get("index"), str(identity), bool(name))
-        slot.id = slot.id or str(identity)
-        slot.name = slot.name or str(name)
-        if arguments:
+        identity, name = str(piece.get("id") or ""), str(function.get("name") or "")
+        slot = self._slot(piece.get("index"), identity, bool(name))
+        slot.id = slot.id or identity
+        slot.name = slot.name or name
+        if arguments := function.get("arguments"):
             slot.pieces.append(arguments if isinstance(arguments, str) else json.dumps(arguments))
         if extra := piece.get("extra_content"):
             slot.extra = extra
@@ -231,9 +227,8 @@ class Assembly:
         stop = "length" if cut else "tools" if calls else "end"
         opaque: dict[str, Any] = {}
         if calls and (self.reasoning or extras):
-            opaque[PROTOCOL] = {"model": model, "reasoning_content": "".join(self.reasoning), "calls": extras}
-            if not self.reasoning:
-                del opaque[PROTOCOL]["reasoning_content"]
+            thought = {"reasoning_content": "".join(self.reasoning)} if self.reasoning else {}
+            opaque[PROTOCOL] = {"model": model, **thought, "calls": extras}
         return Completed("".join(self.text), tuple(calls), stop, self.usage, opaque)
 
 

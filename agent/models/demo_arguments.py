@@ -47,23 +47,17 @@ def _pairs(names: list[str], text: str) -> Iterator[tuple[str, str]]:
         quoted = _QUOTED.match(text, found.end())
         following = key.search(text, quoted.end() if quoted else found.end())
         end = following.start() if following else len(text)
-        value = (
-            quoted[1]
-            if quoted
-            else re.sub(r"(\s+and|\s*和)?[\s,，;]*$", "", text[found.end() : end], flags=re.I)
-        )
+        value = quoted[1] if quoted else _TAIL.sub("", text[found.end() : end])
         yield originals[found[1].lower()], unquote(value)
         found = following
 
 
 def unquote(text: str) -> str:
     text = text.strip()
-    if len(text) >= 2 and (text[0], text[-1]) in (('"', '"'), ("'", "'"), ("“", "”"), ("`", "`")):
-        inner = text[1:-1]
-        return (
-            inner.replace('\\"', '"').replace("\\n", "\n").replace("\\\\", "\\") if text[0] == '"' else inner
-        )
-    return text
+    if len(text) < 2 or text[0] + text[-1] not in ('""', "''", "“”", "``"):
+        return text
+    inner = text[1:-1]
+    return inner.replace('\\"', '"').replace("\\n", "\n").replace("\\\\", "\\") if text[0] == '"' else inner
 
 
 def typed(text: str, schema: object) -> Any:

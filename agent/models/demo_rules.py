@@ -44,6 +44,16 @@ _WHO = re.compile(
 )
 _THANKS = re.compile(r"\b(thanks|thank you)\b|谢谢|多谢", re.I)
 _FILE = r"[\"“'`]?([^\s\"”'`:：,，。?？!！]+)[\"”'`]?"
+_LIST = re.compile(
+    rf"\blist (?:the |my |all )?files\b(?: (?:in|of) {_FILE})?|\bls\b|列出(?:所有)?文件|文件列表|有哪些文件",
+    re.I,
+)
+_WRITE = re.compile(rf"(?:\bwrite|写入|写)\s+(?:to |file |文件)*{_FILE}\s*[:：]\s*(.+)", re.I | re.S)
+_SEND = re.compile(rf"(?:\bsend\s+(?:me\s+)?(?:the\s+)?(?:file\s+)|发送(?:文件)?\s*){_FILE}", re.I)
+_READ = re.compile(
+    rf"(?:\b(?:read|show|open|cat)\s+(?:the\s+)?(?:file\s+)?|(?:读取|阅读|打开|查看|读)(?:文件)?\s*){_FILE}",
+    re.I,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,15 +100,12 @@ def answer(request: Request) -> Answered:
                 if outputs or calls:
                     said, outputs, calls = [], [], {}
                 said.append(entry)
-            case Assistant(calls=()):
-                said, outputs, calls = [], [], {}
             case Assistant():
-                outputs = []
-                calls = {call.id: call.arguments for call in entry.calls}
+                if not entry.calls:
+                    said = []
+                outputs, calls = [], {call.id: call.arguments for call in entry.calls}
             case ToolOutput():
                 outputs.append(entry)
-            case _:
-                continue
     # Other runs' messages before it are context that was given along.
     said = [one for one in said if one.run == said[-1].run]
     texts = [_own_words(one.text[:LONGEST_MESSAGE]) for one in said]
@@ -160,11 +167,12 @@ def _reply(text: str, scene: Scene) -> Answered:
     return _fallback(scene)
 
 
+def _can(scene: Scene) -> str:
+    return scene.say("can", examples="\n".join(f"- {example}" for example in EXAMPLES[scene.language]))
+
+
 def _fallback(scene: Scene) -> Answered:
-    examples = "\n".join(f"- {example}" for example in EXAMPLES[scene.language])
-    return Answered(
-        "\n\n".join((scene.say("cannot"), scene.say("can", examples=examples), scene.say("configure")))
-    )
+    return Answered("\n\n".join((scene.say("cannot"), _can(scene), scene.say("configure"))))
 
 
 def _talk(text: str, scene: Scene) -> Answered | None:
@@ -182,30 +190,18 @@ def _help(text: str, scene: Scene) -> Answered | None:
         return None
     tools = [(tool.name, tool.description) for tool in scene.tools.values()]
     skills = [(skill.name, skill.description) for skill in scene.skills]
-    examples = "\n".join(f"- {example}" for example in EXAMPLES[scene.language])
-    return Answered(
-        "\n\n".join(
-            (
-                scene.say("who"),
-                _listing(scene, "tools", "no_tools", tools),
-                _listing(scene, "skills", "no_skills", skills),
-                scene.say("can", examples=examples),
-                scene.say("configure"),
-            )
-        )
-    )
+    lists = (_listing(scene, "tools", tools), _listing(scene, "skills", skills))
+    return Answered("\n\n".join((scene.say("who"), *lists, _can(scene), scene.say("configure"))))
 
 
-def _listing(scene: Scene, title: str, none: str, items: Sequence[tuple[str, str]]) -> str:
+def _listing(scene: Scene, kind: str, items: Sequence[tuple[str, str]]) -> str:
     if not items:
-        return scene.say(none)
-    lines = [
-        f"- `{name}`: {sentence}" if (sentence := first_sentence(about)) else f"- `{name}`"
-        for name, about in items[:MOST_LISTED]
-    ]
+        return scene.say(f"no_{kind}")
+    about = [(name, first_sentence(text)) for name, text in items[:MOST_LISTED]]
+    lines = [f"- `{name}`: {sentence}" if sentence else f"- `{name}`" for name, sentence in about]
     if len(items) > MOST_LISTED:
         lines.append(scene.say("more", count=len(items) - MOST_LISTED))
-    return "\n".join((scene.say(title), *lines))
+    return "\n".join((scene.say(kind), *lines))
 
 
 def first_sentence(text: str) -> str:
@@ -222,16 +218,9 @@ def _use_skill(text: str, scene: Scene) -> Answered | None:
     wanted = found[1].strip().lower()
     names = {skill.name.lower(): skill for skill in scene.skills}
     # The name may be followed by more words.
-    fitting = [
-        name for name in names if wanted == name or wanted.startswith((name + " ", name + "-", name + "."))
-    ]
+    fitting = [name for name in names if re.match(rf"{re.escape(name)}([ .-]|\Z)", wanted)]
     if not fitting:
-        offer = (
-            scene.say("tool_names", names=_names([s.name for s in scene.skills]))
-            if names
-            else scene.say("no_skills")
-        )
-        return Answered(scene.say("no_skill", name=f"`{found[1].strip()[:60]}`", offer=offer))
+        return _there_is_no("skill", found[1].strip(), [skill.name for skill in scene.skills], scene)
     skill = names[max(fitting, key=len)]
     reader = scene.tools.get("read") or next((t for n, t in scene.tools.items() if "read" in n.lower()), None)
     if reader is None:
@@ -240,9 +229,10 @@ def _use_skill(text: str, scene: Scene) -> Answered | None:
     return Answered(scene.say("reading", name=skill.name), (Wish(reader.name, arguments),))
 
 
-def _names(names: Sequence[str]) -> str:
-    shown = ", ".join(f"`{name}`" for name in names[:20])
-    return f"{shown}, …" if len(names) > 20 else shown
+def _there_is_no(kind: str, name: str, names: Sequence[str], scene: Scene) -> Answered:
+    shown = ", ".join([f"`{one}`" for one in names[:20]] + ["…"] * (len(names) > 20))
+    offer = scene.say("tool_names", names=shown) if names else scene.say(f"no_{kind}s")
+    return Answered(scene.say(f"no_{kind}", name=f"`{name[:60]}`", offer=offer))
 
 
 def _call_tool(text: str, scene: Scene) -> Answered | None:
@@ -258,17 +248,15 @@ def _call_tool(text: str, scene: Scene) -> Answered | None:
     )
     if found_name is None:
         return None
-    offer = scene.say("tool_names", names=_names(list(scene.tools))) if scene.tools else scene.say("no_tools")
-    return Answered(scene.say("no_tool", name=f"`{found_name[1][:60]}`", offer=offer))
+    return _there_is_no("tool", found_name[1], list(scene.tools), scene)
 
 
 def find_tool(word: str, tools: dict[str, ToolSpec]) -> ToolSpec | None:
     """The tool of that name; an MCP tool also by its name without the server's, when that is clear."""
-    plain = word.lower().replace("-", "_").strip("._")
-    exact = [tool for name, tool in tools.items() if name.lower().replace("-", "_") == plain]
-    short = [
-        tool for name, tool in tools.items() if name.lower().replace("-", "_").rpartition("__")[2] == plain
-    ]
+    wanted = word.lower().replace("-", "_").strip("._")
+    plain = [(name.lower().replace("-", "_"), tool) for name, tool in tools.items()]
+    exact = [tool for name, tool in plain if name == wanted]
+    short = [tool for name, tool in plain if name.rpartition("__")[2] == wanted]
     return exact[0] if exact else short[0] if len(short) == 1 else None
 
 
@@ -281,6 +269,10 @@ def _with_arguments(tool: ToolSpec, rest: str, scene: Scene) -> Answered:
     missing = [name for name in required(tool) if name not in arguments]
     if missing:
         return Answered(scene.say("needs", tool=tool.name, missing=", ".join(missing), example=shown))
+    return _calling(tool, arguments, scene)
+
+
+def _calling(tool: ToolSpec, arguments: dict[str, Any], scene: Scene) -> Answered:
     return Answered(scene.say("calling", tool=f"`{tool.name}`"), (Wish(tool.name, arguments),))
 
 
@@ -290,7 +282,7 @@ def _with(scene: Scene, names: tuple[str, ...], **meanings: str) -> Answered:
     if tool is None:
         return Answered(f"{scene.say('no_match')} {scene.say('cannot')}")
     arguments = {parameter(tool, meaning): value for meaning, value in meanings.items() if value}
-    return Answered(scene.say("calling", tool=f"`{tool.name}`"), (Wish(tool.name, arguments),))
+    return _calling(tool, arguments, scene)
 
 
 def _time(text: str, scene: Scene) -> Answered | None:
@@ -303,10 +295,7 @@ def _time(text: str, scene: Scene) -> Answered | None:
     lowered = text.lower()
     named = (name for name in ZONES if re.search(rf"\b{name}\b" if name.isascii() else name, lowered))
     city = max(named, key=len, default="utc")
-    return Answered(
-        scene.say("calling", tool=f"`{clocks[0].name}`"),
-        (Wish(clocks[0].name, {"timezone": zone[0] if zone else ZONES[city]}),),
-    )
+    return _calling(clocks[0], {"timezone": zone[0] if zone else ZONES[city]}, scene)
 
 
 def _fetch(text: str, scene: Scene) -> Answered | None:
@@ -319,30 +308,13 @@ def _fetch(text: str, scene: Scene) -> Answered | None:
 
 
 def _files(text: str, scene: Scene) -> Answered | None:
-    if found := re.search(
-        r"\blist (?:the |my |all )?files\b(?: (?:in|of) "
-        + _FILE
-        + r")?|\bls\b|列出(?:所有)?文件|文件列表|有哪些文件",
-        text,
-        re.I,
-    ):
-        return _with(
-            scene, ("ls", "list_files", "list_directory"), path=(found[1] or "") if found.re.groups else ""
-        )
-    if found := re.search(
-        r"(?:\bwrite|写入|写)\s+(?:to |file |文件)*" + _FILE + r"\s*[:：]\s*(.+)", text, re.I | re.S
-    ):
+    if found := _LIST.search(text):
+        return _with(scene, ("ls", "list_files", "list_directory"), path=found[1] or "")
+    if found := _WRITE.search(text):
         return _with(scene, ("write", "write_file"), path=found[1].rstrip("."), content=found[2].strip())
-    if found := re.search(
-        r"(?:\bsend\s+(?:me\s+)?(?:the\s+)?(?:file\s+)|发送(?:文件)?\s*)" + _FILE, text, re.I
-    ):
+    if found := _SEND.search(text):
         return _with(scene, ("send_file",), path=found[1].rstrip("."))
-    if found := re.search(
-        r"(?:\b(?:read|show|open|cat)\s+(?:the\s+)?(?:file\s+)?|(?:读取|阅读|打开|查看|读)(?:文件)?\s*)"
-        + _FILE,
-        text,
-        re.I,
-    ):
+    if found := _READ.search(text):
         return _with(scene, ("read", "read_file"), path=found[1].rstrip("."))
     return None
 

@@ -45,9 +45,8 @@ class FailoverModel:
 
     def _order(self) -> list[_Place]:
         now = self._clock()
-        awake = [place for place in self._places if place.rests_until <= now]
-        resting = sorted((p for p in self._places if p.rests_until > now), key=lambda p: p.rests_until)
-        return awake + resting
+        # Those awake in their own order (the sort is stable), then those whose rest ends first.
+        return sorted(self._places, key=lambda place: max(now, place.rests_until))
 
     async def stream(self, request: Request) -> AsyncGenerator[Delta, None]:
         order = self._order()
@@ -63,12 +62,8 @@ class FailoverModel:
                 rests = self._note(place, error)
                 if said or not rests or number == len(order) - 1:
                     raise
-                log.warning(
-                    "Model %s failed (%s); asking %s",
-                    place.model.name,
-                    error.kind,
-                    order[number + 1].model.name,
-                )
+                then = order[number + 1].model.name
+                log.warning("Model %s failed (%s); asking %s", place.model.name, error.kind, then)
             else:
                 place.failures, place.rests_until = 0, 0.0
                 self.name = place.model.name
@@ -79,16 +74,14 @@ class FailoverModel:
         if not error.retryable and not isinstance(error, Unauthorised):
             return False
         place.failures += 1
-        if place.failures < PATIENCE and not isinstance(error, Unauthorised):
+        if place.failures < PATIENCE and error.retryable:
             return False
         place.rests_until = self._clock() + max(REST, error.retry_after or 0.0)
         return True
 
     async def warm(self) -> None:
         """Warm the first model; the others load when they are needed. Raises ModelError."""
-        warm = getattr(self._places[0].model, "warm", None)
-        if warm is not None:
-            await warm()
+        await self._places[0].model.warm()
 
     async def close(self) -> None:
         """Close all models, also when one of them fails to."""

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
-from typing import Any
 
 from agent.models.base import (
     BadRequest,
@@ -94,14 +93,10 @@ def read_body(body: object) -> Said:
         for part in (message, inner)
         if part
     )
-    labels = [error.get(key) for key in ("type", "code", "status")]
+    labels = " ".join(str(error[key]) for key in ("type", "code", "status") if error.get(key))
     code = error.get("code")
     number = int(code) if isinstance(code, int | str) and re.fullmatch(r"[45]\d\d", str(code)) else 0
-    return Said(
-        words or json.dumps(body, ensure_ascii=False)[:LONGEST_DETAIL],
-        " ".join(str(label) for label in labels if label),
-        number,
-    )
+    return Said(words or json.dumps(body, ensure_ascii=False)[:LONGEST_DETAIL], labels, number)
 
 
 def _plain(text: str) -> str:
@@ -116,17 +111,13 @@ def retry_after(
 ) -> float | None:
     """Seconds to wait as the provider said it: `retry-after-ms`, `retry-after` as seconds or as a date,
     else words in the message. None when it did not say."""
-    seconds: float | None = None
-    milliseconds, value = headers.get("retry-after-ms"), headers.get("retry-after")
-    if milliseconds is not None:
-        seconds = _number(milliseconds)
-        seconds = None if seconds is None else seconds / 1000
-    if seconds is None and value is not None:
-        seconds = _number(value)
-        if seconds is None:
-            until, said = _moment(value), _moment(headers.get("date", ""))
-            # By the server's own clock where it tells it: this machine's may be wrong.
-            seconds = None if until is None else until - (now() if said is None else said)
+    value = headers.get("retry-after", "")
+    seconds = _number(headers.get("retry-after-ms", ""))
+    seconds = _number(value) if seconds is None else seconds / 1000
+    if seconds is None and (until := _moment(value)) is not None:
+        # By the server's own clock where it tells it: this machine's may be wrong.
+        said = _moment(headers.get("date", ""))
+        seconds = until - (now() if said is None else said)
     if seconds is None and (found := _LATER.search(message)):
         unit = (found[2] or "s").lower()
         seconds = float(found[1]) * {"ms": 0.001, "m": 60.0, "min": 60.0}.get(unit, 1.0)
@@ -155,7 +146,6 @@ def classify(
     *,
     provider: str,
     secrets: tuple[str, ...] = (),
-    now: Callable[[], float] = time.time,
 ) -> ModelError:
     """The error for a refused request, or for an error inside a stream (then `status` is 200).
 
@@ -169,7 +159,7 @@ def classify(
     detail = clean(f"{provider} answered {label}: {said.message or 'no text'}", secrets)
     if said.labels:
         detail = clean(f"{detail} ({said.labels})", secrets)
-    wait = retry_after(headers, said.message, now)
+    wait = retry_after(headers, said.message)
     if status not in (401, 402) and status < 500 and _CONTENT.search(words):
         return Refused(detail)
     if (_ACCOUNT_429 if status == 429 else _ACCOUNT).search(words) or status == 402:
@@ -189,9 +179,8 @@ def classify(
     if status in (404, 405):
         detail += ". Look at the model's name and at base_url."
     elif 300 <= status < 400:
-        detail += (
-            f". The server wants another address: set base_url to {clean(headers.get('location', '?'))}."
-        )
+        address = clean(headers.get("location", "?"))
+        detail += f". The server wants another address: set base_url to {address}."
     return BadRequest(detail)
 
 
@@ -210,8 +199,3 @@ def clean(text: str, secrets: tuple[str, ...] = ()) -> str:
     text = _SECRET.sub("***", text)
     text = " ".join(text.split())
     return text if len(text) <= LONGEST_DETAIL else text[: LONGEST_DETAIL - 1] + "…"
-
-
-def lower(headers: Mapping[str, Any]) -> dict[str, str]:
-    """Headers with lower-case names."""
-    return {str(key).lower(): str(value) for key, value in headers.items()}

@@ -12,7 +12,6 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
-from agent.models import wire
 from agent.models.base import BadRequest, Request
 from agent.models.chat import Assembly, render_messages, render_short_tool, render_tool
 from agent.models.pictures import Pictures
@@ -30,17 +29,15 @@ _UNKNOWN = re.compile(
 )
 
 
-def _is_last(event: ServerEvent) -> bool:
-    return event.data.startswith(b"[DONE]")
-
-
 class OpenAIModel(StreamedModel):
     """A model behind a chat completions server.
 
     `base_url` ends where `/chat/completions` begins. `max_tokens` bounds an answer (None: the server's own
-    bound). `timeout` is the longest silence in seconds, before the first piece and between pieces.
-    Raises ValueError for a key that no header can hold.
+    bound).
     """
+
+    path = "/chat/completions"
+    _assembly = Assembly
 
     def __init__(
         self,
@@ -51,42 +48,27 @@ class OpenAIModel(StreamedModel):
         max_tokens: int | None = None,
         timeout: float = 120.0,
     ) -> None:
-        super().__init__(name, (base_url or DEFAULT_BASE_URL).strip().rstrip("/"))
-        self._key = wire.checked_key(api_key)
+        super().__init__(name, (base_url or DEFAULT_BASE_URL).strip().rstrip("/"), api_key, timeout)
         self._max_tokens = max_tokens
-        self._timeout = timeout
         self._official = self._host == "api.openai.com" or self._host.endswith(".openai.azure.com")
         #: What this server turned out not to know.
         self._without: set[str] = set()
-        self._dialect: Dialect = "gemini" if self._is_gemini() else "openai"
+        google = self._host.endswith(".googleapis.com")
+        gemini = google or name.lower().rpartition("/")[2].startswith("gemini")
+        self._dialect: Dialect = "gemini" if gemini else "openai"
         self._most_tools = MOST_TOOLS if self._official else None
         self._render_tools = ToolRenderer(self._dialect, render_tool, most=self._most_tools)
-        self._wire = wire.Wire(f"{name} at {self._host}", self._make, secrets=(self._key,))
 
-    def _is_gemini(self) -> bool:
-        google = self._host.endswith(".googleapis.com")
-        return google or self.name.lower().rpartition("/")[2].startswith("gemini")
-
-    def _make(self) -> wire.Client:
+    def _sdk(self) -> tuple[Any, Any]:
         from openai import AsyncOpenAI, DefaultAioHttpClient
 
-        client: Any = AsyncOpenAI(
-            api_key=self._key or "none",  # local servers want none, the SDK wants some
-            base_url=self._base_url,
-            max_retries=0,
-            http_client=wire.http_client(DefaultAioHttpClient, self._timeout),
-        )
-        made: wire.Client = client
-        return made
-
-    def _assembly(self) -> Assembly:
-        return Assembly()
+        return AsyncOpenAI, DefaultAioHttpClient
 
     async def _pieces(self, request: Request) -> AsyncGenerator[dict[str, Any], None]:
         """The answer's chunks, asking once more without an option that the server turns out not to know."""
         while True:  # ends: each turn leaves out one more of five things
             try:
-                async with aclosing(self._ask(request)) as chunks:
+                async with aclosing(super()._pieces(request)) as chunks:
                     async for chunk in chunks:
                         yield chunk
                 return
@@ -110,40 +92,25 @@ class OpenAIModel(StreamedModel):
         return False
 
     def _options(self, key: str = "") -> dict[str, Any]:
-        options: dict[str, Any] = {"stream_options": {"include_usage": True}}
+        options: dict[str, Any] = {}
+        if "stream_options" not in self._without:
+            options["stream_options"] = {"include_usage": True}
         if self._official and "prompt_cache_key" not in self._without:
             # A hash: the session's key names people.
             options["prompt_cache_key"] = hashlib.sha256(key.encode()).hexdigest()[:32]
         if self._max_tokens is not None:
             # OpenAI's newer models refuse the old name, other servers do not know the new one.
-            new = self._official != (
-                "max_completion_tokens" in self._without or "max_tokens" in self._without
-            )
+            new = self._official == self._without.isdisjoint({"max_completion_tokens", "max_tokens"})
             options["max_completion_tokens" if new else "max_tokens"] = self._max_tokens
-        return {
-            name: value
-            for name, value in options.items()
-            if name != "stream_options" or name not in self._without
-        }
+        return options
 
-    async def _ask(self, request: Request) -> AsyncGenerator[dict[str, Any], None]:
-        tools = self._render_tools(request.tools)
+    def _body(self, request: Request, tools: list[dict[str, Any]], pictures: Pictures) -> dict[str, Any]:
+        messages = render_messages(request.entries, pictures, system=request.system, model=self.name)
+        body = {"model": self.name, "messages": messages, "stream": True, **self._options(request.key)}
+        return {**body, "tools": tools} if tools else body
 
-        def render(pictures: Pictures) -> dict[str, Any]:
-            body: dict[str, Any] = {
-                "model": self.name,
-                "messages": render_messages(
-                    request.entries, pictures, system=request.system, model=self.name
-                ),
-                "stream": True,
-                **self._options(request.key),
-            }
-            if tools:
-                body["tools"] = tools
-            return body
+    def _is_last(self, event: ServerEvent) -> bool:
+        return event.data.startswith(b"[DONE]")
 
-        body = await wire.build(request, render)
-        async with aclosing(self._wire.events("/chat/completions", body, last=_is_last)) as events:
-            async for event in events:
-                if not _is_last(event):
-                    yield self._parse(event)
+    def _parse(self, event: ServerEvent) -> dict[str, Any]:
+        return {} if self._is_last(event) else super()._parse(event)

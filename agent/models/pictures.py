@@ -67,9 +67,8 @@ def load(refs: Sequence[ImageRef], load_image: LoadImage) -> dict[ImageRef, Pict
     for count, ref in enumerate(reversed(refs)):
         name = PurePosixPath(ref.path).name
         if count >= most or room <= 0:
-            found[ref] = (
-                f"[The picture {name} is left out: there are newer ones and a request holds only so many.]"
-            )
+            why = "is left out: there are newer ones and a request holds only so many"
+            found[ref] = f"[The picture {name} {why}.]"
             continue
         try:
             data = load_image(ref)
@@ -80,7 +79,7 @@ def load(refs: Sequence[ImageRef], load_image: LoadImage) -> dict[ImageRef, Pict
         mime = sniff(data)
         if not mime:
             found[ref] = f"[The picture {name} is not shown: it is no JPEG, PNG, GIF or WebP.]"
-        elif len(data) > LARGEST or len(data) > room:
+        elif len(data) > min(LARGEST, room):
             found[ref] = f"[The picture {name} is not shown: {len(data):,} bytes are too many.]"
         else:
             room -= len(data)

@@ -79,16 +79,13 @@ async def resolve(settings: ModelSettings, environ: Mapping[str, str], *, ollama
     OPENAI_BASE_URL), ANTHROPIC_API_KEY, an Ollama at `ollama`, the demo. OPENAI_BASE_URL and
     ANTHROPIC_BASE_URL stand in for a missing `base_url`.
     """
-    first = await _resolve_one(settings, environ, ollama)
-    if not settings.fallbacks:
-        return first
-    models = [first]
+    models = [await _resolve_one(settings, environ, ollama)]
     for number, fallback in enumerate(settings.fallbacks):
         try:
             models.append(await resolve(fallback, environ, ollama=ollama))
         except ModelSetupError as error:
             raise ModelSetupError(f"model.fallbacks[{number}]: {error}") from None
-    return FailoverModel(models)
+    return FailoverModel(models) if settings.fallbacks else models[0]
 
 
 async def _resolve_one(settings: ModelSettings, environ: Mapping[str, str], ollama: str) -> Model:
@@ -107,11 +104,10 @@ def choose(settings: ModelSettings, environ: Mapping[str, str]) -> Literal["open
     """What `auto` means before a local server is looked for; "demo" when nothing is configured."""
     openai = bool(_value(environ, "OPENAI_API_KEY") or _value(environ, "OPENAI_BASE_URL"))
     anthropic = bool(_value(environ, "ANTHROPIC_API_KEY"))
-    key = settings.api_key.get_secret_value().strip() if settings.api_key else ""
     if settings.base_url:
         parts = urlsplit(settings.base_url)
         return "anthropic" if "anthropic" in (parts.hostname or "") + parts.path else "openai"
-    if key:
+    if key := _key(settings, {}, ""):  # of the settings alone
         return "anthropic" if key.startswith("sk-ant-") else "openai"
     if openai and anthropic:
         return "anthropic" if settings.name.lower().startswith("claude") else "openai"
@@ -179,13 +175,7 @@ def _made(
 
 async def _ollama(root: str, settings: ModelSettings) -> Model | None:
     """The first model of a local Ollama, or the named one; None when none answers or it has no model."""
-    found = await _get(f"{root}/api/tags", {}, PROBE_OLLAMA)
-    listed = found.get("models") if isinstance(found, dict) else None
-    names = (
-        [str(one["name"]) for one in listed if isinstance(one, dict) and one.get("name")]
-        if isinstance(listed, list)
-        else []
-    )
+    names = await _listed(f"{root}/api/tags", {}, PROBE_OLLAMA, "models", "name")
     if not names:
         return None
     return _made(OpenAIModel, settings.name or names[0], "", f"{root}/v1", settings)
@@ -193,19 +183,17 @@ async def _ollama(root: str, settings: ModelSettings) -> Model | None:
 
 async def _first_model(url: str, key: str) -> str:
     headers = {"Authorization": f"Bearer {key}"} if key else {}
-    found = await _get(f"{url.rstrip('/')}/models", headers, PROBE_MODELS)
-    listed = found.get("data") if isinstance(found, dict) else None
-    for one in listed if isinstance(listed, list) else []:
-        if isinstance(one, dict) and one.get("id"):
-            return str(one["id"])
-    raise ModelSetupError(
-        f"model.name is not set, and the server at {urlsplit(url).hostname} does not say which models it "
-        "has. Set model.name."
-    )
+    names = await _listed(f"{url.rstrip('/')}/models", headers, PROBE_MODELS, "data", "id")
+    if not names:
+        raise ModelSetupError(
+            f"model.name is not set, and the server at {urlsplit(url).hostname} does not say which models it "
+            "has. Set model.name."
+        )
+    return names[0]
 
 
-async def _get(url: str, headers: Mapping[str, str], seconds: float) -> object:
-    """The JSON at an address, None when there is none in that time."""
+async def _listed(url: str, headers: Mapping[str, str], seconds: float, key: str, name: str) -> list[str]:
+    """The names in the list under `key` of the JSON at an address; none when there is none in that time."""
     try:
         async with (
             asyncio.timeout(seconds),
@@ -213,14 +201,14 @@ async def _get(url: str, headers: Mapping[str, str], seconds: float) -> object:
             session.get(url, headers=headers, allow_redirects=False) as answer,
         ):
             if answer.status != 200:
-                return None
+                return []
             body = bytearray()
             async for chunk in answer.content.iter_chunked(65_536):
                 body += chunk
                 if len(body) > LARGEST_LIST:
-                    return None
-            found: object = json.loads(body)
-            return found
-    except (aiohttp.ClientError, OSError, TimeoutError, ValueError):
+                    return []
+            found = json.loads(body)[key]
+            return [str(one[name]) for one in found if isinstance(one, dict) and one.get(name)]
+    except (aiohttp.ClientError, OSError, TimeoutError, ValueError, TypeError, LookupError):
         # Nothing there, or nothing that we understand: the caller says what follows.
-        return None
+        return []

@@ -88,8 +88,7 @@ def mend(schema: object, dialect: Dialect) -> Node:
     if needed:
         outer["required"] = needed
     mended = mender.node(outer, 0, refs)
-    if mended is None:  # pragma: no cover - an object stays an object
-        raise Unmendable("its parameters are no object")
+    assert mended is not None  # only `false` gives none
     return mended
 
 
@@ -218,8 +217,7 @@ def _exclusive_bounds(node: Node) -> None:
 
 def _known_kinds(node: Node) -> None:
     """Only types that JSON Schema has; a list of one is that one."""
-    known = [kind for kind in kinds_of(node) if kind in _KINDS]
-    known = list(dict.fromkeys(known))
+    known = list(dict.fromkeys(kind for kind in kinds_of(node) if kind in _KINDS))
     if known:
         node["type"] = known[0] if len(known) == 1 else known
     else:
@@ -263,16 +261,26 @@ def fit(schema: Node, limit: int = LARGEST) -> tuple[Node, str]:
     return fitted, left_out
 
 
+def _walked(part: Any, keep: Callable[[str, Any], Node]) -> Any:
+    """A copy of a schema of whose keywords those stay that `keep` gives back, as it gives them."""
+    if isinstance(part, list):
+        return [_walked(item, keep) for item in part]
+    if not isinstance(part, dict):
+        return part
+    kept: Node = {}
+    for key, value in part.items():
+        if key in (*_MAPS, "$defs", "definitions") and isinstance(value, dict):
+            kept[key] = {name: _walked(inner, keep) for name, inner in value.items()}
+        elif key in (*_LISTS, *_ONES):
+            kept[key] = _walked(value, keep)
+        else:
+            kept |= keep(key, value)
+    return kept
+
+
 def _without_words(part: Any) -> Any:
-    if isinstance(part, dict):
-        return {
-            key: {name: _without_words(inner) for name, inner in value.items()}
-            if key in _MAPS and isinstance(value, dict)
-            else _without_words(value) if key in (*_LISTS, *_ONES) else value
-            for key, value in part.items()
-            if key not in ("description", "title", "examples", "default")
-        }  # fmt: skip
-    return [_without_words(item) for item in part] if isinstance(part, list) else part
+    words = ("description", "title", "examples", "default")
+    return _walked(part, lambda key, value: {} if key in words else {key: value})
 
 
 def _outline(part: Node) -> Node:
@@ -291,30 +299,18 @@ def trimmed(spec: ToolSpec, longest: int = 0, *, plain: bool = False) -> ToolSpe
     """
     if not longest and not plain:
         return spec
+
+    def keep(key: str, value: Any) -> Node:
+        if key == "description" and isinstance(value, str):
+            return {key: shorter(value, longest)} if value.strip() or not plain else {}
+        idle = key in _SAYS_NOTHING or (key == "default" and value is None)
+        return {} if plain and idle else {key: value}
+
     try:
-        parameters = _trimmed(spec.parameters, longest, plain)
+        parameters = _walked(spec.parameters, keep)
     except RecursionError:  # it contains itself; the renderer says so
         parameters = spec.parameters
     return ToolSpec(spec.name, shorter(spec.description, longest), parameters)
-
-
-def _trimmed(part: Any, longest: int, plain: bool) -> Any:
-    if isinstance(part, list):
-        return [_trimmed(item, longest, plain) for item in part]
-    if not isinstance(part, dict):
-        return part
-    kept: Node = {}
-    for key, value in part.items():
-        if key in (*_MAPS, "$defs", "definitions") and isinstance(value, dict):
-            kept[key] = {name: _trimmed(inner, longest, plain) for name, inner in value.items()}
-        elif key in (*_LISTS, *_ONES):
-            kept[key] = _trimmed(value, longest, plain)
-        elif key == "description" and isinstance(value, str):
-            if value.strip() or not plain:
-                kept[key] = shorter(value, longest)
-        elif not (plain and (key in _SAYS_NOTHING or (key == "default" and value is None))):
-            kept[key] = value
-    return kept
 
 
 def shorter(text: str, longest: int) -> str:
@@ -335,11 +331,7 @@ class ToolRenderer:
     _MOST_KEPT = 2000
 
     def __init__(
-        self,
-        dialect: Dialect,
-        render: Callable[[ToolSpec, dict[str, Any]], dict[str, Any]],
-        *,
-        most: int | None = None,
+        self, dialect: Dialect, render: Callable[[ToolSpec, Node], Node], *, most: int | None = None
     ) -> None:
         """`most` is how many tools the provider takes in one request; the rest is left out with a warning."""
         self._dialect = dialect
@@ -360,25 +352,19 @@ class ToolRenderer:
             if known[1] is not None:
                 rendered.setdefault(spec.name, known[1])
         if self._most is not None and len(rendered) > self._most:
-            log.warning(
-                "%d tools are left out: the provider takes %d", len(rendered) - self._most, self._most
-            )
-            return list(rendered.values())[: self._most]
-        return list(rendered.values())
+            over = len(rendered) - self._most
+            log.warning("%d tools are left out: the provider takes %d", over, self._most)
+        return list(rendered.values())[: self._most]
 
     def _one(self, spec: ToolSpec) -> dict[str, Any] | None:
-        if not _NAME.fullmatch(spec.name):
-            log.warning(
-                "The tool %r is left out: providers accept only names of 1 to 64 letters, digits, _ and -",
-                spec.name,
-            )
-            return None
         try:
+            if not _NAME.fullmatch(spec.name):
+                raise Unmendable("providers accept only names of 1 to 64 letters, digits, _ and -")
             schema, left_out = fit(mend(spec.parameters, self._dialect))
             if left_out:
                 log.warning("The schema of %s is too large; models are not shown %s", spec.name, left_out)
             return self._render(spec, schema)
         except (Unmendable, RecursionError) as error:
-            reason = str(error) if isinstance(error, Unmendable) else "its parameters contain themselves"
-            log.warning("The tool %s is left out: %s", spec.name, reason)
+            reason = error if isinstance(error, Unmendable) else "its parameters contain themselves"
+            log.warning("The tool %r is left out: %s", spec.name, reason)
             return None

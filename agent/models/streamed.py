@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
+from functools import partial
 from typing import Any, Protocol
+from urllib.parse import urlsplit
 
 from agent.models.base import Completed, Delta, ModelError, Refused, Request, Text
+from agent.models.pictures import Pictures
+from agent.models.schema import ToolRenderer
 from agent.models.sse import ServerEvent
 from agent.models.transcript import call_ids
-from agent.models.wire import Wire, host_of
+from agent.models.wire import Wire, build, checked_key, http_client
 
 
 class Assembly(Protocol):
@@ -27,13 +31,37 @@ class Assembly(Protocol):
 
 
 class StreamedModel(ABC):
-    """A model behind a server. Subclasses know the protocol's words."""
+    """A model behind a server. Subclasses know the protocol's words, and the `path` of its requests.
 
-    def __init__(self, name: str, base_url: str) -> None:
+    `timeout` is the longest silence in seconds, before the first piece and between pieces. Raises ValueError
+    for a key that no header can hold.
+    """
+
+    path: str
+    _assembly: type[Assembly]
+    _render_tools: ToolRenderer
+
+    def __init__(self, name: str, base_url: str, api_key: str | None, timeout: float) -> None:
         self.name = name
         self._base_url = base_url
-        self._host = host_of(base_url)
-        self._wire: Wire
+        self._host = (urlsplit(base_url).hostname or "").lower()
+        self._key = checked_key(api_key)
+        self._timeout = timeout
+        self._wire = Wire(f"{name} at {self._host}", self._make, secrets=(self._key,))
+
+    def _make(self) -> Any:
+        """The SDK's client. Imports the SDK; blocks."""
+        kind, transport = self._sdk()
+        return kind(
+            api_key=self._key or "none",  # local servers want none, the SDKs want some
+            base_url=self._base_url,
+            max_retries=0,
+            http_client=http_client(transport, self._timeout),
+        )
+
+    @abstractmethod
+    def _sdk(self) -> tuple[Callable[..., Any], Callable[..., Any]]:
+        """The SDK's client and its aiohttp transport."""
 
     async def warm(self) -> None:
         """Load the SDK beforehand, so that the first message does not wait for it. Raises ModelError."""
@@ -43,11 +71,20 @@ class StreamedModel(ABC):
         await self._wire.close()
 
     @abstractmethod
-    def _assembly(self) -> Assembly: ...
+    def _body(self, request: Request, tools: list[dict[str, Any]], pictures: Pictures) -> dict[str, Any]:
+        """The request in the protocol's words."""
 
     @abstractmethod
-    def _pieces(self, request: Request) -> AsyncGenerator[dict[str, Any], None]:
+    def _is_last(self, event: ServerEvent) -> bool: ...
+
+    async def _pieces(self, request: Request) -> AsyncGenerator[dict[str, Any], None]:
         """The answer's pieces as they come. Raises ModelError."""
+        tools = self._render_tools(request.tools)
+        body = await build(request, partial(self._body, request, tools))
+        async with aclosing(self._wire.events(self.path, body, last=self._is_last)) as events:
+            async for event in events:
+                if piece := self._parse(event):
+                    yield piece
 
     async def stream(self, request: Request) -> AsyncGenerator[Delta, None]:
         """See `Model.stream`. A refusal with text ends in `Completed(stop="refused")`, one without raises."""

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from agent.history import Assistant, Entry, ImageRef, ToolCall, ToolOutput, User
+from agent.history import Assistant, Entry, ImageRef, ToolOutput, User
 
 NO_TEXT = "(empty message)"
 NO_OUTPUT = "(no output)"
@@ -79,26 +79,20 @@ def turns(entries: Sequence[Entry], *, longest_id: int = 64) -> list[Turn]:
     found: list[Turn] = []
     taken: set[str] = set()
     for position, entry in enumerate(entries):
-        match entry:
-            case User():
-                _add_said(found, entry)
-            case Assistant() if entry.calls:
-                outputs = _outputs_after(entries, position)
-                found.append(_answer(entry, outputs, taken, longest_id))
-            case Assistant() if entry.text.strip():
-                found.append(Answer(entry.text, (), entry.opaque))
-            case _:
-                continue
+        if isinstance(entry, User):
+            _add_said(found, entry)
+        elif isinstance(entry, Assistant) and (entry.calls or entry.text.strip()):
+            outputs = _outputs_after(entries, position) if entry.calls else []
+            found.append(_answer(entry, outputs, taken, longest_id))
     return found
 
 
 def _add_said(found: list[Turn], entry: User) -> None:
     text = entry.text.strip("\n")
-    if found and isinstance(found[-1], Said):
-        before = found.pop()
-        assert isinstance(before, Said)
+    before = found[-1] if found else None
+    if isinstance(before, Said):
         texts = [part for part in (before.text, text) if part.strip()]
-        found.append(Said("\n\n".join(texts), before.images + entry.images))
+        found[-1] = Said("\n\n".join(texts), before.images + entry.images)
     else:
         found.append(Said(text if text.strip() else "", entry.images))
 
@@ -120,16 +114,13 @@ def _answer(entry: Assistant, outputs: list[ToolOutput], taken: set[str], longes
         output = next((one for one in outputs if one.call == call.id), None)
         if output is not None:
             outputs.remove(output)
-        calls.append(_call(call, output, _fresh(call.id, number, taken, longest_id)))
+            said = output.text if output.text.strip() else NO_OUTPUT
+            result = Result(said, output.is_error, output.images)
+        else:
+            result = Result(INTERRUPTED, is_error=True)
+        legal = _fresh(call.id, number, taken, longest_id)
+        calls.append(Call(legal, legal_name(call.name), call.arguments, result, call.id))
     return Answer(entry.text if entry.text.strip() else "", tuple(calls), entry.opaque)
-
-
-def _call(call: ToolCall, output: ToolOutput | None, legal_id: str) -> Call:
-    if output is None:
-        result = Result(INTERRUPTED, is_error=True)
-    else:
-        result = Result(output.text if output.text.strip() else NO_OUTPUT, output.is_error, output.images)
-    return Call(legal_id, legal_name(call.name), call.arguments, result, call.id)
 
 
 def _fresh(wanted: str, number: int, taken: set[str], longest: int) -> str:
@@ -157,8 +148,8 @@ def unused_id(wanted: str, taken: set[str]) -> str:
     Some servers number calls from zero in every answer, or give no ids at all; records of calls need
     ids that differ.
     """
-    stem = wanted or "call"
-    found, number = (wanted, 1) if wanted else (f"{stem}_1", 1)
+    stem, number = wanted or "call", 1
+    found = wanted or "call_1"
     while found in taken:
         number += 1
         found = f"{stem}_{number}"

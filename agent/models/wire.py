@@ -15,9 +15,8 @@ import json
 import logging
 import time
 import traceback
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
-from urllib.parse import urlsplit
 
 from agent.history import Assistant, Entry, ToolOutput, User
 from agent.models import failures, pictures
@@ -58,28 +57,18 @@ class Client(Protocol):
 class Wire:
     """Posts requests and yields the events of their answers, with every failure as a `ModelError`."""
 
-    def __init__(
-        self,
-        provider: str,
-        make: Callable[[], Client],
-        *,
-        secrets: tuple[str, ...],
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, provider: str, make: Callable[[], Client], *, secrets: tuple[str, ...]) -> None:
         """`make` imports the SDK and builds its client; it blocks for up to a second."""
         self._provider = provider
         self._make = make
         self._secrets = secrets
-        self._clock = clock
+
         self._client: Client | None = None
         self._making = asyncio.Lock()
         self._closed = False
 
-    async def warm(self) -> None:
-        """Import the SDK and build the client in a thread. Raises ModelError."""
-        await self._get()
-
-    async def _get(self) -> Client:
+    async def warm(self) -> Client:
+        """Import the SDK and build the client in a thread, once. Raises ModelError."""
         if self._client is not None:
             return self._client
         async with self._making:
@@ -91,11 +80,8 @@ class Wire:
                 except ImportError as error:
                     raise BadRequest(f"{self._provider}: its SDK cannot be used: {error}") from error
                 except (ValueError, TypeError) as error:
-                    raise BadRequest(
-                        failures.clean(
-                            f"{self._provider}: the connection's settings are refused: {error}", self._secrets
-                        )
-                    ) from error
+                    reason = f"{self._provider}: the connection's settings are refused: {error}"
+                    raise BadRequest(failures.clean(reason, self._secrets)) from error
             return self._client
 
     async def close(self) -> None:
@@ -111,16 +97,15 @@ class Wire:
 
         An answer in one piece of JSON comes as one event without a name.
         """
-        client = await self._get()
+        client = await self.warm()
         with self._failures():
             import httpx2
 
             response = await client.post(path, cast_to=httpx2.Response, content=body, stream=True)
-        deadline = self._clock() + LONGEST_ANSWER
+        deadline = time.monotonic() + LONGEST_ANSWER
         decoder = Decoder()
         try:
-            whole = self._is_whole(response)
-            if whole:
+            if self._is_whole(response):
                 with self._failures():
                     answer = await self._read(response)
                 yield ServerEvent("", answer)
@@ -139,7 +124,7 @@ class Wire:
                 if chunk is None:
                     return
                 size += len(chunk)
-                if size > LARGEST_ANSWER or self._clock() > deadline:
+                if size > LARGEST_ANSWER or time.monotonic() > deadline:
                     raise self.broken(f"still answering after {size} bytes or {LONGEST_ANSWER:.0f} s")
         finally:
             # Also reached when the consumer stops or is cancelled: an unread rest closes the connection.
@@ -171,9 +156,9 @@ class Wire:
                 raise TooLarge(f"an answer of more than {LARGEST_EVENT} bytes")
         return b"".join(parts)
 
-    def problem(self, body: object) -> ModelError:
-        """The error that a stream's own error event tells."""
-        return failures.classify(200, body, {}, provider=self._provider, secrets=self._secrets)
+    def problem(self, body: object, status: int = 200, headers: Mapping[str, str] = {}) -> ModelError:
+        """The error that a refused request, or a stream's own error event, tells."""
+        return failures.classify(status, body, headers, provider=self._provider, secrets=self._secrets)
 
     def broken(self, what: str) -> Connection:
         """The error for a stream that breaks the protocol."""
@@ -200,13 +185,7 @@ class Wire:
                 body: object = response.content[:LARGEST_ERROR]
             except httpx2.StreamError:
                 body = getattr(error, "body", None)
-            return failures.classify(
-                response.status_code,
-                body,
-                failures.lower(response.headers),
-                provider=self._provider,
-                secrets=self._secrets,
-            )
+            return self.problem(body, response.status_code, response.headers)
         # The SDKs wrap their transport's error; what happened is told by the inner one.
         cause = error.__cause__ or error
         reason = failures.clean(f"{type(cause).__name__}: {cause}".rstrip(": "), self._secrets)
@@ -267,10 +246,8 @@ def encode(body: dict[str, Any]) -> bytes:
     interpreter, and with it the event loop, for as long as it takes."""
     parts = []
     for key, value in body.items():
-        if isinstance(value, list):
-            parts.append(_json(key) + b":[" + b",".join(map(_json, value)) + b"]")
-        else:
-            parts.append(_json(key) + b":" + _json(value))
+        whole = b"[" + b",".join(map(_json, value)) + b"]" if isinstance(value, list) else _json(value)
+        parts.append(_json(key) + b":" + whole)
     return b"{" + b",".join(parts) + b"}"
 
 
@@ -289,10 +266,6 @@ def size(system: str, entries: Sequence[Entry]) -> int:
                 for call in entry.calls:
                     total += 200 + sum(len(v) if isinstance(v, str) else 20 for v in call.arguments.values())
     return total
-
-
-def host_of(url: str) -> str:
-    return (urlsplit(url).hostname or "").lower()
 
 
 def checked_key(key: str | None) -> str:

@@ -9,7 +9,6 @@ from typing import Any
 
 MAX_COUNTED = 2_000
 _VERSION = 1
-_KINDS = ("offered", "read", "used")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +35,8 @@ class SkillCounts:
         """Add what `saved()` once gave. What is not of that form is passed over."""
         skills = saved.get("skills") if isinstance(saved, Mapping) and saved.get("v") == _VERSION else None
         for name, values in skills.items() if isinstance(skills, Mapping) else ():
-            if (
-                isinstance(values, list)
-                and len(values) == 3
-                and all(type(v) is int and v >= 0 for v in values)
-            ):
+            right = isinstance(values, list) and all(type(v) is int and v >= 0 for v in values)
+            if right and len(values) == 3:
                 for kind, value in enumerate(values):
                     self._add(str(name), kind, value)
 
@@ -50,12 +46,12 @@ class SkillCounts:
 
     def since(self, before: Any) -> dict[str, Any]:
         """What was counted after `saved()` gave `before`, in the same form."""
-        known = SkillCounts(before)._counts
-        news = {
-            name: [max(now - then, 0) for now, then in zip(values, known.get(name, (0, 0, 0)), strict=True)]
-            for name, values in self._counts.items()
-        }
-        return {"v": _VERSION, "skills": {name: values for name, values in news.items() if any(values)}}
+        known, news = SkillCounts(before)._counts, SkillCounts()
+        for name, values in self._counts.items():
+            for kind, (now, then) in enumerate(zip(values, known.get(name, (0, 0, 0)), strict=True)):
+                if now > then:
+                    news._add(name, kind, now - then)
+        return news.saved()
 
     def offered(self, names: Iterable[str]) -> None:
         for name in names:
@@ -71,15 +67,9 @@ class SkillCounts:
         return Count(*self._counts.get(name, (0, 0, 0)))
 
     def _add(self, name: str, kind: int, value: int = 1) -> None:
-        counts = self._counts.get(name)
-        if counts is None:
-            if len(self._counts) >= MAX_COUNTED:
-                self._make_room()
-            counts = self._counts[name] = [0, 0, 0]
-        counts[kind] += value
-
-    def _make_room(self) -> None:
-        """Forget the tenth that matters least: those hardly read or used."""
-        least = sorted(self._counts, key=lambda name: (sum(self._counts[name][1:]), name))
-        for name in least[: MAX_COUNTED // 10]:
-            del self._counts[name]
+        if name not in self._counts and len(self._counts) >= MAX_COUNTED:
+            # Forget the tenth that matters least: those hardly read or used.
+            least = sorted(self._counts, key=lambda name: (sum(self._counts[name][1:]), name))
+            for old in least[: MAX_COUNTED // 10]:
+                del self._counts[old]
+        self._counts.setdefault(name, [0, 0, 0])[kind] += value

@@ -21,7 +21,6 @@ MAX_DEPTH = 6
 MAX_SKILLS = 2_000
 MAX_ENTRIES = 20_000
 SKILL_FILE = "SKILL.md"
-_NOWHERE = "The link leads nowhere"
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,10 +114,13 @@ class _Walk:
         """Something is there that cannot be looked at."""
         self.blocked.append(path)
         if isinstance(error, FileNotFoundError):
-            self.fault(path, _NOWHERE, "remove it, or mend what it points to")
+            self._nowhere(path)
         else:
             reason = f"It cannot be looked into: {error.strerror}"
             self.fault(path, reason, "check its permissions, or remove it", "error")
+
+    def _nowhere(self, path: str) -> None:
+        self.fault(path, "The link leads nowhere", "remove it, or mend what it points to")
 
     def folder(self, path: str, real: str, depth: int) -> None:
         """Look at everything in a folder that is no skill itself."""
@@ -137,7 +139,7 @@ class _Walk:
             elif folder:
                 self._subfolder(entry.path, name, link, real, depth)
             elif link and not os.path.exists(entry.path):  # noqa: PTH110 (paths are text here for speed)
-                self.fault(entry.path, _NOWHERE, "remove it, or mend what it points to")
+                self._nowhere(entry.path)
 
     def _list(self, path: str) -> list[os.DirEntry[str]]:
         try:
@@ -148,9 +150,8 @@ class _Walk:
                     if self.entries > MAX_ENTRIES:
                         self._overflow(path, f"more than {MAX_ENTRIES} files")
                         break
-                    if entry.name.startswith(".") or entry.name in SKIPPED_FOLDERS:
-                        continue
-                    listed.append(entry)
+                    if not entry.name.startswith(".") and entry.name not in SKIPPED_FOLDERS:
+                        listed.append(entry)
         except OSError as error:
             self.blocked.append(path)
             self.fault(path, f"The folder cannot be read: {error.strerror}", "check its permissions", "error")
@@ -161,9 +162,8 @@ class _Walk:
     def _overflow(self, path: str, what: str) -> None:
         if not self.full:
             self.full = True
-            self.fault(
-                path, f"There are {what}; the rest was not looked at", "keep only skills here", "error"
-            )
+            reason = f"There are {what}; the rest was not looked at"
+            self.fault(path, reason, "keep only skills here", "error")
 
     def _root_file(self, entry: os.DirEntry[str], real: str) -> None:
         name = entry.name
@@ -181,14 +181,12 @@ class _Walk:
 
     def _subfolder(self, path: str, name: str, link: bool, parent_real: str, depth: int) -> None:
         real = os.path.realpath(path) if link else f"{parent_real}/{name}"
-        if link and _holds(real, self.real_root):
-            self.fault(
-                path, "The link leads to a folder that holds the skills folder", "link one skill's folder"
-            )
+        if link and holds(real, self.real_root):
+            reason = "The link leads to a folder that holds the skills folder"
+            self.fault(path, reason, "link one skill's folder")
             return
         try:
-            file = self._skill_file(path)
-            if file is not None:
+            if file := self._skill_file(path):
                 self._skill(path, name, *file, real, depth)
                 return
         except OSError as error:
@@ -220,7 +218,7 @@ class _Walk:
         at, file = f"{path}/{name}", f"{real}/{name}"
         if stat.S_ISLNK(status.st_mode):
             status, file = os.stat(at), os.path.realpath(at)  # noqa: PTH116
-            if not _holds(real, file):
+            if not holds(real, file):
                 reason = "SKILL.md is a link that leads out of its folder"
                 self.fault(at, reason, "link the whole folder, or copy the file", "error")
                 return
@@ -242,5 +240,6 @@ class _Walk:
             self.found.append(found)
 
 
-def _holds(folder: str, path: str) -> bool:
-    return path == folder or path.startswith(folder.rstrip("/\\") + os.sep)
+def holds(folder: str, path: str) -> bool:
+    """Whether `path` is `folder` or lies in it."""
+    return path == folder or path.startswith(folder.rstrip(os.sep) + os.sep)

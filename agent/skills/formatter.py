@@ -9,9 +9,10 @@ from __future__ import annotations
 import logging
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from agent.skills.requirements import Missing
 from agent.skills.skill import Skill, SkillSet
 
 log = logging.getLogger("causeway.skills")
@@ -23,29 +24,22 @@ SHORT_DESCRIPTION_CHARS = 200
 MAX_TEACHING_CHARS = 24_000
 _MAX_TOOLS_TOLD = 40
 _END = "--- END SKILL ---"
+#: With these a text can close no tag of the prompt.
+_ESCAPES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&apos;"})
 #: Joiners that scripts and emoji need; every other format character could hide or reorder text.
 _JOINERS = "\u200c\u200d"
-_ESCAPES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&apos;"})
 
 
 def clean(text: str, limit: int) -> str:
     """One line of at most `limit` characters, without control and hidden characters."""
-    kept = (
-        text
-        if text.isascii() and text.isprintable()
-        else "".join(
+    if not (text.isascii() and text.isprintable()):
+        text = "".join(
             " " if unicodedata.category(c) in ("Cc", "Zl", "Zp") else c
             for c in text
             if c in _JOINERS or unicodedata.category(c) not in ("Cf", "Cs", "Co", "Cn")
         )
-    )
-    line = " ".join(kept.split())
+    line = " ".join(text.split())
     return line if len(line) <= limit else line[: limit - 1].rstrip() + "…"
-
-
-def escape(text: str) -> str:
-    """Text that can close no tag of the prompt."""
-    return text.translate(_ESCAPES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,23 +66,18 @@ def section(
     are not listed ("": there is none). Descriptions are shortened before a skill is left out; of those left
     out the number is told. The user's own skills are kept before built-in ones.
     """
-    usable = [skill for skill in skills.available if skill.model_invocable]
-    lacking = [
-        (skill, missing) for skill, missing in skills.unavailable if skill.model_invocable and missing.fixable
-    ]
+    usable = [(skill, None) for skill in skills.available if skill.model_invocable]
+    lacking = [(skill, what) for skill, what in skills.unavailable if skill.model_invocable and what.fixable]
     parts = []
     offered: tuple[str, ...] = ()
     if usable:
         rules = _rules(read_tool)
-        listed, blocks = _fit(usable, _available, budget_chars * 4 // 5 - len(rules))
-        offered = tuple(skill.name for skill in listed)
-        parts += [rules, _wrap("available_skills", blocks, len(usable) - len(listed), find_tool)]
+        listed = _fit(usable, budget_chars * 4 // 5 - len(rules))
+        offered = tuple(listed)
+        parts += [rules, _wrap("available_skills", listed, len(usable), find_tool)]
     if lacking:
-        told = {skill.name: str(missing) for skill, missing in lacking}
-        write = _unavailable(told)
-        room = budget_chars - sum(map(len, parts)) - len(_LACKING)
-        listed, blocks = _fit([skill for skill, _ in lacking], write, room)
-        parts += [_LACKING, _wrap("unavailable_skills", blocks, len(lacking) - len(listed))]
+        listed = _fit(lacking, budget_chars - sum(map(len, parts)) - len(_LACKING))
+        parts += [_LACKING, _wrap("unavailable_skills", listed, len(lacking))]
     text = "\n\n".join(["## Skills", *parts]) if parts else ""
     return Section(text, offered, len(usable) - len(offered))
 
@@ -112,60 +101,40 @@ _LACKING = (
 )
 
 
-def _wrap(tag: str, blocks: Iterable[str], left_out: int, find_tool: str = "") -> str:
-    lines = [f"<{tag}>", *blocks, f"</{tag}>"]
-    if left_out:
+def _wrap(tag: str, listed: Mapping[str, str], count: int, find_tool: str = "") -> str:
+    lines = [f"<{tag}>", *listed.values(), f"</{tag}>"]
+    if left_out := count - len(listed):
         what = "1 more skill is" if left_out == 1 else f"{left_out} more skills are"
         how = f" When none of these fits, look for it with the tool `{clean(find_tool, 64)}`."
         lines.append(f"{what} not listed for want of room.{how if find_tool else ''}")
     return "\n".join(lines)
 
 
-def _fit(
-    skills: Sequence[Skill], write: Callable[[Skill, int], str], room: int
-) -> tuple[list[Skill], list[str]]:
-    """As many skills as there is room for, in order of names, with their blocks."""
-    blocks = [write(skill, MAX_DESCRIPTION_CHARS) for skill in skills]
-    if sum(map(len, blocks)) + len(blocks) > room:
-        blocks = [write(skill, SHORT_DESCRIPTION_CHARS) for skill in skills]
+def _fit(skills: Sequence[tuple[Skill, Missing | None]], room: int) -> dict[str, str]:
+    """As many skills as there is room for, in the given order: their blocks by name."""
+    blocks = {skill.name: _block(skill, missing, MAX_DESCRIPTION_CHARS) for skill, missing in skills}
+    if sum(map(len, blocks.values())) + len(blocks) > room:
+        blocks = {skill.name: _block(skill, missing, SHORT_DESCRIPTION_CHARS) for skill, missing in skills}
     kept = set()
     room -= 160  # for the lines that tell of the rest
-    for index in sorted(range(len(skills)), key=lambda i: (skills[i].source != "custom", i)):
-        room -= len(blocks[index]) + 1
+    for skill, _ in sorted(skills, key=lambda one: one[0].source != "custom"):
+        room -= len(blocks[skill.name]) + 1
         if room < 0:
             break
-        kept.add(index)
-    return [skills[index] for index in sorted(kept)], [blocks[index] for index in sorted(kept)]
+        kept.add(skill.name)
+    return {name: block for name, block in blocks.items() if name in kept}
 
 
-def _block(fields: Iterable[tuple[str, str]]) -> str:
-    lines = [f"    <{tag}>{escape(value)}</{tag}>" for tag, value in fields]
-    return "\n".join(["  <skill>", *lines, "  </skill>"])
-
-
-def _available(skill: Skill, limit: int) -> str:
-    return _block(
-        [
-            ("name", clean(skill.name, 64)),
-            ("description", clean(skill.description, limit)),
-            ("location", clean(skill.location, 200)),
-            ("base_dir", clean(skill.base_dir, 200)),
-        ]
-    )
-
-
-def _unavailable(missing: dict[str, str]) -> Callable[[Skill, int], str]:
-    def write(skill: Skill, limit: int) -> str:
-        fields = [
-            ("name", clean(skill.name, 64)),
-            ("description", clean(skill.description, limit)),
-            ("missing", clean(missing[skill.name], 300)),
-        ]
+def _block(skill: Skill, missing: Missing | None, limit: int) -> str:
+    fields = [("name", skill.name, 64), ("description", skill.description, limit)]
+    if missing is None:
+        fields += [("location", skill.location, 200), ("base_dir", skill.base_dir, 200)]
+    else:
+        fields.append(("missing", str(missing), 300))
         if skill.setup:
-            fields.append(("setup", clean(skill.setup, 300)))
-        return _block(fields)
-
-    return write
+            fields.append(("setup", skill.setup, 300))
+    lines = [f"    <{tag}>{clean(text, most).translate(_ESCAPES)}</{tag}>" for tag, text, most in fields]
+    return "\n".join(["  <skill>", *lines, "  </skill>"])
 
 
 def teaching(skill: Skill, tool_name: str, tools: Iterable[str], *, again: bool = False) -> str:
@@ -193,8 +162,7 @@ def teaching(skill: Skill, tool_name: str, tools: Iterable[str], *, again: bool 
             f"Do the task with real tools, or say that the skill cannot be read. Tools you can call: {told}."
         )
     text = re.sub(r"--- (END )?SKILL", lambda match: match[0].lower(), text.strip())
-    if len(text) > MAX_TEACHING_CHARS:
-        rest = len(text) - MAX_TEACHING_CHARS
+    if (rest := len(text) - MAX_TEACHING_CHARS) > 0:
         text = f"{text[:MAX_TEACHING_CHARS]}\n[{rest} more characters: read the rest at {skill.location}]"
     marker = f"--- SKILL: {skill.name} (path: {skill.location}) ---"
     return (

@@ -55,6 +55,7 @@ class Document:
     lines: Mapping[str, int] = field(default_factory=dict)
     body: str = ""
     faults: tuple[Fault, ...] = ()
+    body_line: int = 1
 
     def line(self, key: str) -> int:
         return self.lines.get(key, 1)
@@ -76,40 +77,30 @@ def canonical(key: str) -> str:
 def parse(data: bytes) -> Document:
     """Take a SKILL.md apart."""
     text, encoding = decode(data)
-    faults: list[Fault] = []
+    faults: tuple[Fault, ...] = ()
     if encoding != "utf-8":
-        faults.append(Fault(1, f"The file is not UTF-8; it was read as {encoding}", "save it as UTF-8"))
+        faults = (Fault(1, f"The file is not UTF-8; it was read as {encoding}", "save it as UTF-8"),)
     lines = text.split("\n")
     start = next((i for i, line in enumerate(lines) if line.strip()), 0)
+
+    def useless(reason: str, cure: str, body: str = "") -> Document:
+        return Document(body=body, faults=(*faults, Fault(start + 1, reason, cure, fatal=True)))
+
     if lines[start].rstrip() != "---":
-        faults.append(
-            Fault(
-                start + 1,
-                "The file has no frontmatter",
-                "begin it with a line '---', then 'name: ...' and 'description: ...', then a line '---'",
-                fatal=True,
-            )
-        )
-        return Document(body=text.strip(), faults=tuple(faults))
+        cure = "begin it with a line '---', then 'name: ...' and 'description: ...', then a line '---'"
+        return useless("The file has no frontmatter", cure, text.strip())
     end = next((i for i in range(start + 1, len(lines)) if lines[i].rstrip() in ("---", "...")), None)
     if end is None:
-        faults.append(
-            Fault(
-                start + 1,
-                "The frontmatter is opened by '---' and never closed",
-                "write a line '---' after the last field",
-                fatal=True,
-            )
-        )
-        return Document(faults=tuple(faults))
+        reason = "The frontmatter is opened by '---' and never closed"
+        return useless(reason, "write a line '---' after the last field")
     head = lines[start + 1 : end]
     body = "\n".join(lines[end + 1 :]).strip()
     if sum(map(len, head)) > MAX_HEAD_CHARS:
         reason = f"The frontmatter is longer than {MAX_HEAD_CHARS // 1024} KiB"
-        faults.append(Fault(start + 1, reason, "move what is long into the text below it", fatal=True))
-        return Document(body=body, faults=tuple(faults))
-    fields, field_lines, found = parse_head(head, start + 2)
-    return Document(MappingProxyType(fields), MappingProxyType(field_lines), body, tuple(faults) + found)
+        return useless(reason, "move what is long into the text below it", body)
+    fields, at, found = parse_head(head, start + 2)
+    body_line = next((i for i in range(end + 1, len(lines)) if lines[i].strip()), 0) + 1
+    return Document(MappingProxyType(fields), MappingProxyType(at), body, (*faults, *found), body_line)
 
 
 def parse_head(
@@ -202,17 +193,17 @@ def _plain(node: Node, left: list[int], depth: int) -> Any:
     if not isinstance(node, MappingNode):
         raise BadValue("it is of an unknown kind")
     result: dict[str, Any] = {}
-    for key_node, value_node in node.value:
-        if not isinstance(key_node, ScalarNode):
+    for key, item in node.value:
+        if not isinstance(key, ScalarNode):
             raise BadValue("a key in it is not plain text")
-        value = _plain(value_node, left, depth + 1)
-        if key_node.tag.endswith(":merge"):
+        value = _plain(item, left, depth + 1)
+        if key.tag.endswith(":merge"):
             for source in value if isinstance(value, list) else [value]:
                 if not isinstance(source, dict):
                     raise BadValue("'<<' in it does not name a mapping")
                 result = {**source, **result}
         else:
-            result[without_surrogates(key_node.value)] = value
+            result[without_surrogates(key.value)] = value
     return result
 
 

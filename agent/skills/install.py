@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from agent.skills.discovery import SKILL_FILE, Found, scan
+from agent.skills.discovery import SKILL_FILE, scan
 from agent.skills.lint import Finding, inspect
 from agent.skills.loader import load
 from agent.skills.skill import Skill
@@ -101,9 +101,8 @@ def fetch(source: str, staging: Path, ref: str = "") -> Path:
             what = "is no zip file" if copy.exists() else "does not exist"
             raise InstallError(f"{source} {what}. Give a folder, a zip file or a git address.")
     except (OSError, zipfile.BadZipFile, NotImplementedError, RuntimeError) as error:
-        raise InstallError(
-            f"{shown_source(source)} cannot be read: {error}. Nothing was installed."
-        ) from error
+        what = shown_source(source)
+        raise InstallError(f"{what} cannot be read: {error}. Nothing was installed.") from error
     inner = [entry for entry in target.iterdir() if entry.is_dir()]
     alone = len(inner) == 1 and not any(entry.suffix.casefold() == ".md" for entry in target.iterdir())
     return inner[0] if alone else target
@@ -127,13 +126,8 @@ class _Writer:
     def check(self, name: str) -> PurePosixPath:
         """The path of a file that may be written. Raises InstallError."""
         path = PurePosixPath(name)
-        bad = (
-            not name
-            or path.is_absolute()
-            or "\\" in name
-            or ".." in path.parts
-            or re.match(r"[A-Za-z]:", name)
-        )
+        bad = not name or path.is_absolute() or ".." in path.parts
+        bad = bad or "\\" in name or bool(re.match(r"[A-Za-z]:", name))
         if bad or any(unicodedata.category(c)[0] == "C" for c in name):
             raise InstallError(f"The file name {name[:100]!r} leads out of its folder or cannot be used.")
         if len(path.parts) > MAX_DEPTH:
@@ -225,15 +219,14 @@ def _clone(url: str, target: Path, ref: str) -> Path:
     command = [git, *options, *(["--branch", ref] if ref else []), "--", url, str(target)]
     # The shell sets a bound on the size of each file that git may write (in blocks of 512 or 1,024 bytes).
     limited = ["sh", "-c", f'ulimit -f {4 * MAX_BYTES // 1024}; exec "$@"', "sh", *command]
+    inherited = os.environ.keys() - {"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"}
     environ = {
-        **os.environ,
+        **{name: os.environ[name] for name in inherited},
         "GIT_TERMINAL_PROMPT": "0",
         "GIT_ALLOW_PROTOCOL": "https:ssh:file",
         "GIT_LFS_SKIP_SMUDGE": "1",
         "GIT_SSH_COMMAND": "ssh -oBatchMode=yes -oConnectTimeout=20",
     }
-    for name in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"):
-        environ.pop(name, None)
     try:
         done = subprocess.run(
             limited, env=environ, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
@@ -265,7 +258,9 @@ def contents(root: Path) -> Contents:
         # A single page is a skill as well; it gets the folder that it lacks. A page without a head is a text.
         for one in found.found:
             if one.single and load(one).skill:
-                folders.append(_folder_for(one, root))
+                folders.append(root / ".pages" / one.hint)
+                folders[-1].mkdir(parents=True)
+                shutil.copyfile(one.file, folders[-1] / SKILL_FILE)
     offers: list[Offer] = []
     for folder in folders:
         skill, findings = inspect(folder)
@@ -278,13 +273,6 @@ def contents(root: Path) -> Contents:
             scripts = tuple(name for name, _ in files if _runs(folder / name))
             offers.append(Offer(skill, folder, files, scripts, tuple(findings)))
     return Contents(tuple(offers), tuple(refused))
-
-
-def _folder_for(found: Found, root: Path) -> Path:
-    folder = root / ".pages" / found.hint
-    folder.mkdir(parents=True)
-    shutil.copyfile(found.file, folder / SKILL_FILE)
-    return folder
 
 
 def _relative(text: str, root: Path) -> str:
@@ -324,9 +312,8 @@ def place(offer: Offer, custom: Path, replaced: Skill | None) -> Path:
     except OSError as error:
         if outgoing.exists() and not target.exists():
             outgoing.rename(target)
-        raise InstallError(
-            f"{offer.name} could not be put into {custom}: {error.strerror or error}."
-        ) from error
+        why = error.strerror or error
+        raise InstallError(f"{offer.name} could not be put into {custom}: {why}.") from error
     finally:
         shutil.rmtree(incoming, ignore_errors=True)
     shutil.rmtree(outgoing, ignore_errors=True)
@@ -335,8 +322,5 @@ def place(offer: Offer, custom: Path, replaced: Skill | None) -> Path:
 
 def replaceable(name: str, custom: Path) -> Skill | None:
     """The user's own skill of this name, as it lies on the disk now (whether or not it can be used)."""
-    for found in scan(custom, "custom").found:
-        skill = load(found).skill
-        if skill is not None and skill.name == name:
-            return skill
-    return None
+    skills = (load(found).skill for found in scan(custom, "custom").found)
+    return next((skill for skill in skills if skill and skill.name == name), None)

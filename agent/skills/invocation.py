@@ -36,7 +36,8 @@ def invocation(skills: SkillSet, name: str, words: str, body: str | None = None)
     (`disable-model-invocation`) can be called by a person all the same: that is what it is for.
     """
     wanted = name.strip()
-    skill = skills.get(wanted) or _loosely(skills, wanted)
+    near = [skill for skill in skills.available if skill.name.casefold() == wanted.casefold()]
+    skill = skills.get(wanted) or (near[0] if len(near) == 1 else None)
     if skill is None:
         return _refused(skills, wanted)
     if not skill.user_invocable:
@@ -44,11 +45,6 @@ def invocation(skills: SkillSet, name: str, words: str, body: str | None = None)
     said = words.strip() or "(nothing more: ask what is needed, if the skill needs it)"
     how = f"Read {skill.location} now and follow it." if body is None else f"Follow it:\n\n{body.strip()}\n"
     return Invoked(skill, f"{chosen_line(skill.name)}{how}\nThe person's words: {said}")
-
-
-def _loosely(skills: SkillSet, wanted: str) -> Skill | None:
-    near = [skill for skill in skills.available if skill.name.casefold() == wanted.casefold()]
-    return near[0] if len(near) == 1 else None
 
 
 def _refused(skills: SkillSet, wanted: str) -> Refused:

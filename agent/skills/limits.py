@@ -27,7 +27,6 @@ _OTHER_NAMES = {
 _ITEM = re.compile(r"([^(]+)\((.*)\)\Z", re.DOTALL)
 #: Signs by which one command line becomes two, or writes somewhere.
 _SHELL_SIGNS = re.compile(r"[;&|<>`$()\n\\]")
-_CHOSEN = "[The person chose the skill {name}.]"
 _CHOSEN_LINE = re.compile(r"\[The person chose the skill ([^\]\n]{1,64})\.\]\n")
 _FREE = frozenset({"find_skills"})
 
@@ -41,7 +40,7 @@ def skill_of(arguments: Mapping[str, Any]) -> str:
 
 def chosen_line(name: str) -> str:
     """The line by which a run is known to have been begun with `/skill name`."""
-    return _CHOSEN.format(name=name) + "\n"
+    return f"[The person chose the skill {name}.]\n"
 
 
 def in_use(entries: Iterable[Entry], skills: SkillSet, read_tool: str = "read") -> tuple[Skill, ...]:
@@ -53,10 +52,10 @@ def in_use(entries: Iterable[Entry], skills: SkillSet, read_tool: str = "read") 
             names.append(match[1])
         elif isinstance(entry, Assistant):
             for call in entry.calls:
-                taught = skills.teachable(call.name)
-                names.append(
-                    skill_of(call.arguments) if call.name == read_tool else taught.name if taught else ""
-                )
+                if call.name == read_tool:
+                    names.append(skill_of(call.arguments))
+                elif taught := skills.teachable(call.name):
+                    names.append(taught.name)
         for name in names:
             if skill := skills.find(name):
                 found[name] = skill
@@ -83,14 +82,15 @@ def _fits(item: str, tool: str, arguments: Mapping[str, Any]) -> bool:
     name = _OTHER_NAMES.get(name.replace("_", ""), name)
     if not fnmatchcase(tool.casefold(), name):
         return False
-    if match is None or match[2].strip() in ("", "*"):
+    limit = match[2].strip() if match else ""
+    if limit in ("", "*"):
         return True
     command = arguments.get("command")
     if tool != "bash" or not isinstance(command, str) or _SHELL_SIGNS.search(command):
         return False  # a limit that is not understood allows nothing
-    start = re.sub(r"[:\s]*\*\Z", "", match[2].strip())
     command = command.strip()
-    return command == start or (start != match[2].strip() and command.startswith(start + " "))
+    start = re.sub(r"[:\s]*\*\Z", "", limit)
+    return command == start or (start != limit and command.startswith(start + " "))
 
 
 async def consent(
@@ -110,14 +110,12 @@ async def consent(
     if skill is None:
         return None
     if desk is not None:
-        chinese = language.lower().startswith("zh")
-        shown = (
-            f"要运行工具 {tool} 吗?技能 {skill.name} 没有把它列为允许的工具。"
-            if chinese
-            else f"Run the tool {tool}? The skill {skill.name} does not list it as allowed."
-        )
+        shown = f"Run the tool {tool}? The skill {skill.name} does not list it as allowed."
+        more = " It would be run with: "
+        if language.lower().startswith("zh"):
+            shown, more = f"要运行工具 {tool} 吗?技能 {skill.name} 没有把它列为允许的工具。", "参数:"
         if command := arguments.get("command") or arguments.get("path"):
-            shown += f"{'参数:' if chinese else ' It would be run with: '}{clean(str(command), 300)}"
+            shown += more + clean(str(command), 300)
         answer = await desk.ask(Question(source=f"skill {skill.name}", text=shown))
         if answer.action == "accept":
             return None

@@ -6,6 +6,7 @@ Pure, but for `inspect`, which reads the skill's folder.
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 from collections import defaultdict
@@ -13,10 +14,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent.skills.discovery import SKILL_FILE, Found, Stamp
+from agent.skills.discovery import SKILL_FILE, Found, Stamp, holds
 from agent.skills.frontmatter import Document, parse
 from agent.skills.loader import Loaded, load
-from agent.skills.skill import Severity, Skill
+from agent.skills.skill import Severity, Skill, Source
 from agent.skills.textfile import read_bytes
 from agent.skills.words import anchors, excludes, meant, sentences, words
 
@@ -136,10 +137,9 @@ _LINK = re.compile(r"\]\(\s*<?([^)>\s#]+)")
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*:|//|/|#", re.IGNORECASE)
 
 
-def advise(skill: Skill, document: Document, first_line: int, files: Mapping[str, int]) -> Iterator[Finding]:
-    """Findings on the text. `first_line` is the number of its first line in the file; `files` are the files
-    of the skill's folder with their sizes in tokens (0: no text)."""
-    lines = document.body.split("\n")
+def advise(skill: Skill, document: Document, files: Mapping[str, int]) -> Iterator[Finding]:
+    """Findings on the text. `files` are the skill's files with their sizes in tokens (0: no text)."""
+    lines, first_line = document.body.split("\n"), document.body_line
     spent = tokens(document.body)
     if spent > BODY_TOKENS:
         yield Finding(
@@ -180,7 +180,8 @@ def _long_blocks(skill: Skill, lines: Sequence[str], first_line: int) -> Iterato
     for number, line in enumerate([*lines, ""], first_line):
         match = _FENCE.match(line)
         table = line.lstrip().startswith("|")
-        if begun and not (table if fence == "|" else not (match and match[1].startswith(fence))):
+        ends = not table if fence == "|" else match and match[1].startswith(fence)
+        if begun and ends:
             if number - begun > LONG_BLOCK:
                 yield Finding(
                     "split", skill.name, begun, f"A table or example has {number - begun} lines",
@@ -204,11 +205,7 @@ def _references(
         links = [] if inside else [link for link in _LINK.findall(line) if not _SCHEME.match(link)]
         for path in dict.fromkeys([*_PATH.findall(line), *links]):
             clean = os.path.normpath(path)
-            if (
-                clean not in named
-                and clean not in files
-                and not any(f.startswith(clean + "/") for f in files)
-            ):
+            if clean not in named and not any(holds(clean, file) for file in files):
                 yield Finding(
                     "reference", skill.name, number, f"{path} is named and is not there",
                     "correct the path (relative to the skill's folder), or add the file", "error",
@@ -217,10 +214,10 @@ def _references(
     for path, spent in sorted(files.items()):
         if not path.startswith("references/"):
             continue
-        if path not in named and not any(path.startswith(name.rstrip("/") + "/") for name in named):
+        if not any(holds(name, path) for name in named):
             yield Finding(
                 "unnamed", skill.name, 0, f"{path} is nowhere named, so nobody will read it",
-                "say in the text when to read it, by its path", file=SKILL_FILE,
+                "say in the text when to read it, by its path",
             )  # fmt: skip
         if spent > REFERENCE_TOKENS:
             yield Finding(
@@ -232,7 +229,7 @@ def _references(
 # -- whole skills ------------------------------------------------------------------------------------------
 
 
-def lint(loaded: Loaded, data: bytes, files: Mapping[str, int], name: str = "") -> list[Finding]:
+def _lint(loaded: Loaded, data: bytes, files: Mapping[str, int], name: str) -> list[Finding]:
     """All findings on one skill; what the loader said comes first. `name` is for a file that is no skill."""
     skill = loaded.skill
     found = [
@@ -242,12 +239,8 @@ def lint(loaded: Loaded, data: bytes, files: Mapping[str, int], name: str = "") 
     if skill is None:
         return found
     document = parse(data)
-    text = data.decode("utf-8", "replace").replace("\r\n", "\n")
-    first = document.body.split("\n", 1)[0]
-    at = text.rfind("\n" + document.body[:200])
-    first_line = text.count("\n", 0, at + 1) + 1 if first and at >= 0 else 1
     found += describe(skill, document.line("description"))
-    found += advise(skill, document, first_line, files)
+    found += advise(skill, document, files)
     return found
 
 
@@ -257,27 +250,22 @@ def inspect(folder: Path) -> tuple[Skill | None, list[Finding]]:
     file = next((f for f in sorted(real.iterdir()) if f.name.casefold() == SKILL_FILE.casefold()), None)
     if file is None:
         raise FileNotFoundError(f"{folder} holds no {SKILL_FILE}")
-    found = Found(str(file), str(file), str(real), real.name, False, "custom", Stamp.of(file.stat()))
-    return _checked(found, real)
+    return _checked(file, real, False, "custom")
 
 
 def inspect_skill(skill: Skill) -> list[Finding]:
     """Check a skill that a set holds. Blocks; raises OSError when its file is gone."""
-    hint = skill.file.stem if skill.single else skill.folder.name
-    found = Found(
-        str(skill.file), str(skill.file), str(skill.folder), hint, skill.single, skill.source,
-        Stamp.of(skill.file.stat()),
-    )  # fmt: skip
-    return _checked(found, None if skill.single else skill.folder)[1]
+    return _checked(skill.file, skill.folder, skill.single, skill.source)[1]
 
 
-def _checked(found: Found, folder: Path | None) -> tuple[Skill | None, list[Finding]]:
-    loaded = load(found)
+def _checked(file: Path, folder: Path, single: bool, source: Source) -> tuple[Skill | None, list[Finding]]:
+    hint = file.stem if single else folder.name
+    loaded = load(Found(str(file), str(file), str(folder), hint, single, source, Stamp.of(file.stat())))
     try:
-        data = read_bytes(Path(found.file))
+        data = read_bytes(file)
     except OSError:
         data = b""  # the loader has told why
-    return loaded.skill, lint(loaded, data, _files(folder) if folder else {}, found.hint)
+    return loaded.skill, _lint(loaded, data, {} if single else _files(folder), hint)
 
 
 def _files(folder: Path) -> dict[str, int]:
@@ -288,9 +276,8 @@ def _files(folder: Path) -> dict[str, int]:
         for name in sorted(names):
             file = Path(path, name)
             text = name.endswith((".md", ".txt")) and file.is_file() and file.stat().st_size < 1_000_000
-            files[file.relative_to(folder).as_posix()] = (
-                tokens(file.read_text("utf-8", "replace")) if text else 0
-            )
+            spent = tokens(file.read_text("utf-8", "replace")) if text else 0
+            files[file.relative_to(folder).as_posix()] = spent
             if len(files) >= _MAX_FILES:
                 return files
     return files
@@ -308,14 +295,13 @@ def confusable(skills: Iterable[Skill]) -> list[tuple[Skill, Skill, tuple[str, .
         for word in mine:
             holders[word].append(index)
     for word, indices in holders.items():
-        for at, one in enumerate(indices):
-            for other in indices[at + 1 :]:
-                shared[one, other].add(word)
+        for pair in itertools.combinations(indices, 2):
+            shared[pair].add(word)
     pairs = []
     for (i, j), both in sorted(shared.items()):
         (first, mine), (second, theirs) = known[i], known[j]
-        told = _names(first, second) or _names(second, first)
-        if len(both) >= 3 and len(both) / len(mine | theirs) >= _ALIKE and not told:
+        alike = len(both) >= 3 and len(both) / len(mine | theirs) >= _ALIKE
+        if alike and not (_names(first, second) or _names(second, first)):
             pairs.append((first, second, tuple(sorted(both))))
     return pairs
 

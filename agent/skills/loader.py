@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 import unicodedata
@@ -16,7 +17,7 @@ import yaml
 from agent.skills.discovery import Found, shown
 from agent.skills.frontmatter import GUARDED, BadValue, Document, Fault, canonical, compose, parse, plain
 from agent.skills.recovery import from_json
-from agent.skills.requirements import flag, parse_requirements
+from agent.skills.requirements import parse_requirements, switch
 from agent.skills.skill import VIRTUAL_ROOT, Diagnostic, Skill
 from agent.skills.textfile import TooLarge, read_bytes
 
@@ -44,31 +45,26 @@ class Loaded:
 
 
 class Refused(Exception):
-    """The file is no skill."""
-
-    def __init__(self, line: int, reason: str, cure: str) -> None:
-        super().__init__(reason)
-        self.line, self.reason, self.cure = line, reason, cure
+    """The file is no skill: its arguments are the line, the reason and the cure."""
 
 
 def load(found: Found) -> Loaded:
     """Read one file. Blocks; never raises, whatever the file holds."""
-    at = shown(found.path)
+    at, again = shown(found.path), False
     try:
-        data = read_bytes(Path(found.file))
+        return build(found, parse(read_bytes(Path(found.file))))
     except TooLarge as error:
+        reason = f"The file is not used: {error}"
         cure = "move what is long into files beside it and name them in the text"
-        return Loaded(None, (Diagnostic(at, 0, f"The file is not used: {error}", cure),))
     except OSError as error:
         reason = f"The file cannot be read: {error.strerror or error}"
-        return Loaded(None, (Diagnostic(at, 0, reason, "check its permissions"),), again=True)
-    try:
-        return build(found, parse(data))
+        cure, again = "check its permissions", True
     except Exception:
         # One file, whatever is in it, must never cost the others; this is a defect of ours, so it is told.
         log.exception("skill file %s could not be handled", at)
         reason = "The file could not be handled, which is a defect of the loader"
-        return Loaded(None, (Diagnostic(at, 0, reason, "simplify its frontmatter, and report the log"),))
+        cure = "simplify its frontmatter, and report the log"
+    return Loaded(None, (Diagnostic(at, 0, reason, cure),), again)
 
 
 def build(found: Found, document: Document) -> Loaded:
@@ -80,11 +76,8 @@ def build(found: Found, document: Document) -> Loaded:
         skill = _skill(found, document, faults)
         _refuse_fatal(faults)
     except Refused as refusal:
-        told = tuple(_tell(at, fault) for fault in faults if not fault.fatal)
-        return Loaded(None, (Diagnostic(at, refusal.line, refusal.reason, refusal.cure), *told))
-    return Loaded(
-        skill, tuple(_tell(at, fault) for fault in faults) + tuple(_notes(at, found, document, skill))
-    )
+        return Loaded(None, (Diagnostic(at, *refusal.args), *_told(at, faults)))
+    return Loaded(skill, (*_told(at, faults), *_notes(at, found, document, skill)))
 
 
 def _refuse_fatal(faults: list[Fault]) -> None:
@@ -93,8 +86,8 @@ def _refuse_fatal(faults: list[Fault]) -> None:
             raise Refused(fault.line, fault.reason, fault.cure)
 
 
-def _tell(at: str, fault: Fault) -> Diagnostic:
-    return Diagnostic(at, fault.line, fault.reason, fault.cure, "warning")
+def _told(at: str, faults: list[Fault]) -> list[Diagnostic]:
+    return [Diagnostic(at, f.line, f.reason, f.cure, "warning") for f in faults if not f.fatal]
 
 
 def _skill(found: Found, document: Document, faults: list[Fault]) -> Skill:
@@ -105,25 +98,27 @@ def _skill(found: Found, document: Document, faults: list[Fault]) -> Skill:
     requirements, more = parse_requirements(metadata, fields, document.line("metadata"))
     faults.extend(more)
     meta = {canonical(key): value for key, value in metadata.items()}
-    file = Path(found.file)
+    unclear = Fault(
+        document.line("metadata"),
+        "'default_enabled' is neither true nor false; the skill begins switched off",
+        "write true or false",
+    )
     file_name = found.path.replace("\\", "/").rpartition("/")[2]
     return Skill(
         name=name,
         description=description,
         source=found.source,
-        file=file,
+        file=Path(found.file),
         folder=Path(found.folder),
         location=f"{VIRTUAL_ROOT}/{name}/{file_name}",
         single=found.single,
         # A switch that cannot be read is taken as the narrower one.
         user_invocable=_switch(document, "userinvocable", True, False, faults),
         model_invocable=not _switch(document, "disablemodelinvocation", False, True, faults),
-        default_enabled=_default_enabled(meta, document, faults),
+        default_enabled=switch(meta.get("defaultenabled"), True, False, faults, unclear),
         allowed_tools=_allowed_tools(document, faults),
         requirements=requirements,
         setup=_setup(document.body) if requirements else "",
-        license=_short(fields.get("license")),
-        compatibility=_short(fields.get("compatibility")),
         metadata=MappingProxyType(dict(metadata)),
     )
 
@@ -173,7 +168,6 @@ def _name(found: Found, document: Document, faults: list[Fault]) -> str:
 
 def _metadata(document: Document) -> Mapping[str, Any]:
     value = document.fields.get("metadata")
-    line = document.line("metadata")
     if isinstance(value, str) and value.strip():
         value = _from_text(value)
     if value is None or value == "":
@@ -181,23 +175,21 @@ def _metadata(document: Document) -> Mapping[str, Any]:
     if not isinstance(value, dict):
         # It may have held requirements: a skill is not offered as if it had none.
         cure = "write it as indented 'key: value' lines or as one JSON object"
-        raise Refused(line, "The metadata is neither a mapping nor a JSON object", cure)
+        reason = "The metadata is neither a mapping nor a JSON object"
+        raise Refused(document.line("metadata"), reason, cure)
     if len(value) == 1:
         ((key, inner),) = value.items()
-        ours = isinstance(inner, dict) and bool(_OURS & {canonical(item) for item in inner})
-        if isinstance(inner, dict) and (
-            canonical(key) in _PROGRAMS or (ours and canonical(key) not in GUARDED)
-        ):
-            return inner  # one block for one program, as `metadata: {openclaw: {...}}`
+        if isinstance(inner, dict):
+            ours = not _OURS.isdisjoint(map(canonical, inner)) and canonical(key) not in GUARDED
+            if ours or canonical(key) in _PROGRAMS:
+                return inner  # one block for one program, as `metadata: {openclaw: {...}}`
     return value
 
 
 def _from_text(text: str) -> Any:
     """Metadata given as a string. What is no mapping comes back as the string."""
-    try:
+    with contextlib.suppress(BadValue):
         return from_json(text)
-    except BadValue:
-        pass
     try:
         node = compose(text.replace("\t", "  "))
         return plain(node) if node is not None else text
@@ -206,26 +198,9 @@ def _from_text(text: str) -> Any:
 
 
 def _switch(document: Document, key: str, default: bool, careful: bool, faults: list[Fault]) -> bool:
-    value = document.fields.get(key)
-    if value is None:
-        return default
-    result = flag(value)
-    if result is None:
-        reason = f"A switch is neither true nor false; it counts as {str(careful).lower()}"
-        faults.append(Fault(document.line(key), reason, "write true or false"))
-        return careful
-    return result
-
-
-def _default_enabled(meta: Mapping[str, Any], document: Document, faults: list[Fault]) -> bool:
-    value = meta.get("defaultenabled")
-    if value is None:
-        return True
-    result = flag(value)
-    if result is None:
-        reason = "'default_enabled' is neither true nor false; the skill begins switched off"
-        faults.append(Fault(document.line("metadata"), reason, "write true or false"))
-    return bool(result)
+    reason = f"A switch is neither true nor false; it counts as {str(careful).lower()}"
+    unclear = Fault(document.line(key), reason, "write true or false")
+    return switch(document.fields.get(key), default, careful, faults, unclear)
 
 
 def _allowed_tools(document: Document, faults: list[Fault]) -> tuple[str, ...] | None:
@@ -254,10 +229,6 @@ def _setup(body: str) -> str:
         if line.strip():
             picked.append(line.strip())
     return " ".join(picked)[:300]
-
-
-def _short(value: Any) -> str:
-    return str(value).strip()[:500] if isinstance(value, (str, int, float)) else ""
 
 
 def _notes(at: str, found: Found, document: Document, skill: Skill) -> list[Diagnostic]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import difflib
 import logging
 import os
@@ -15,10 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agent.skills.discovery import Scan, Stamp, scan, shown
+from agent.skills.discovery import Scan, Stamp, holds, scan, shown
 from agent.skills.loader import Loaded, load
 from agent.skills.requirements import Host, Missing
-from agent.skills.skill import Diagnostic, Skill, SkillSet, by_name
+from agent.skills.skill import Diagnostic, Skill, SkillSet
 from agent.skills.switches import Switched, Switches, SwitchesBroken
 
 __all__ = ["SkillManager", "SwitchesBroken", "UnknownSkill"]
@@ -98,8 +99,7 @@ class SkillManager:
         with self._guard:
             self._make_custom_folder()
             scans = (scan(self._builtin, "builtin"), scan(self._custom, "custom"))
-            fresh = scans != self._scans or self._unsettled
-            if fresh:
+            if scans != self._scans or self._unsettled:
                 self._pending = True
                 self._read_files(scans)
                 self._skills, self._clashes = _chosen(self._reads)
@@ -107,21 +107,20 @@ class SkillManager:
             host = Host(self._platform, self._environ(), self._which)
             missing = {n: host.missing(s.requirements) for n, s in skills.items() if s.requirements}
             touched = self._switches.stamp() != self._switches.seen or bool(self._switched.diagnostics)
-            if not (self._pending or touched or choose) and missing == self._missing:
+            sync = self._pending or touched or choose
+            if not sync and missing == self._missing:
                 return False
             if choose and choose[0] not in skills:
                 raise UnknownSkill(_unknown(choose[0], skills))
-            if self._pending or touched or choose:
+            if sync:
                 self._switched = self._switches.sync(skills.values(), self._held(scans), choose)
             self._missing = missing
             self._pending = False
             return self._swap(skills, self._diagnostics(scans) + self._clashes + self._switched.diagnostics)
 
     def _make_custom_folder(self) -> None:
-        try:
+        with contextlib.suppress(OSError):  # the scan says what stands in the way
             self._custom.mkdir(parents=True, exist_ok=True)
-        except OSError:
-            return  # the scan says what stands in the way
 
     def _read_files(self, scans: tuple[Scan, ...]) -> None:
         now = time.time_ns()
@@ -130,21 +129,16 @@ class SkillManager:
         for found in (found for one in scans for found in one.found):
             old = self._reads.get(found.path)
             young = found.stamp.younger_than(_YOUNG_NS, now)
-            if (
-                old
-                and old.stamp == found.stamp
-                and old.file == found.file
-                and not young
-                and not old.loaded.again
-            ):
+            same = old is not None and old.file == found.file
+            if old and same and old.stamp == found.stamp and not young and not old.loaded.again:
                 reads[found.path] = old
                 continue
             loaded = load(found)
-            good = loaded.skill or (old.good if old and old.file == found.file else None)
+            good = loaded.skill or (old.good if old and same else None)
             reads[found.path] = _Read(found.stamp, found.file, loaded, good)
             self._unsettled = self._unsettled or young or loaded.again
         for path, old in self._reads.items():
-            if path not in reads and any(_under(path, blocked) for one in scans for blocked in one.blocked):
+            if path not in reads and any(holds(blocked, path) for one in scans for blocked in one.blocked):
                 reads[path] = old  # it may well be there: the folder could not be looked into
         self._reads = reads
         self._scans = scans
@@ -176,18 +170,18 @@ class SkillManager:
             source, _, path = str(entry.get("path", "")).partition(":")
             if f"{source}:{path}" in paths or source in absent:
                 return True
-            return name in hints or any(_under(path, folder) for folder in blocked)
+            return name in hints or any(holds(folder, path) for folder in blocked)
 
         return held
 
     def _swap(self, skills: Mapping[str, Skill], diagnostics: tuple[Diagnostic, ...]) -> bool:
-        enabled = self._switched.enabled
-        on = [skill for name, skill in skills.items() if enabled.get(name, False)]
-        lacking = [skill for skill in on if self._missing.get(skill.name)]
+        enabled, missing = self._switched.enabled, self._missing
+        every = sorted(skills.values(), key=lambda skill: skill.name)
+        on = [skill for skill in every if enabled.get(skill.name, False)]
         new = SkillSet(
-            available=by_name(skill for skill in on if not self._missing.get(skill.name)),
-            unavailable=tuple((skill, self._missing[skill.name]) for skill in by_name(lacking)),
-            disabled=by_name(skill for name, skill in skills.items() if not enabled.get(name, False)),
+            available=tuple(skill for skill in on if not missing.get(skill.name)),
+            unavailable=tuple((skill, missing[skill.name]) for skill in on if missing.get(skill.name)),
+            disabled=tuple(skill for skill in every if not enabled.get(skill.name, False)),
             diagnostics=diagnostics,
         )
         if new == self._current:
@@ -210,25 +204,16 @@ def _chosen(reads: Mapping[str, _Read]) -> tuple[dict[str, Skill], tuple[Diagnos
     """One skill a name: custom before built-in, and within one source the first by path."""
     chosen: dict[str, tuple[Skill, str]] = {}
     clashes: list[Diagnostic] = []
-    # The two sources' paths may sort in any way, so the source is the first key.
-    for path, read in sorted(reads.items(), key=lambda item: (_source(item[1]), item[0])):
-        if read.good is None:
-            continue
-        earlier = chosen.get(read.good.name)
-        if earlier is None or earlier[0].source != read.good.source:
-            chosen[read.good.name] = (read.good, path)
+    found = [(read.good, path) for path, read in reads.items() if read.good]
+    # "builtin" sorts before "custom", and is replaced by it; the paths of the two may sort in any way.
+    for skill, path in sorted(found, key=lambda one: (one[0].source, one[1])):
+        earlier = chosen.get(skill.name)
+        if earlier is None or earlier[0].source != skill.source:
+            chosen[skill.name] = (skill, path)
         else:
-            reason = f"The name {read.good.name!r} is taken by {shown(earlier[1])}; this one is not used"
+            reason = f"The name {skill.name!r} is taken by {shown(earlier[1])}; this one is not used"
             clashes.append(Diagnostic(shown(path), 0, reason, "rename one of them"))
     return {name: skill for name, (skill, _) in chosen.items()}, tuple(clashes)
-
-
-def _source(read: _Read) -> str:
-    return read.good.source if read.good else ""  # "builtin" sorts before "custom"
-
-
-def _under(path: str, folder: str) -> bool:
-    return path == folder or path.startswith(folder.rstrip(os.sep) + os.sep)
 
 
 def _unknown(name: str, skills: Mapping[str, Skill]) -> str:

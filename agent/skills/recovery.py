@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import yaml
@@ -40,7 +40,7 @@ class _Field:
     key: str
     value: str
     line: int
-    lines: list[str] = field(default_factory=list)
+    lines: list[str]
 
 
 def recover(
@@ -68,7 +68,8 @@ def recover(
             reason = f"The field {group.key!r} is not valid YAML{_problem(error)}; it was read as meant"
             faults.append(Fault(group.line, reason, "put its text in double quotes"))
     if not faults:
-        line = first_line + (_error_line(error) or 0)
+        mark = getattr(error, "problem_mark", None)
+        line = first_line + (mark.line if mark else 0)
         reason = f"The frontmatter is not valid YAML{_problem(error)}; it was read line by line"
         faults.append(Fault(line, reason, "write one 'name: value' a line"))
     return fields, lines, tuple(faults)
@@ -79,31 +80,19 @@ def _problem(error: yaml.YAMLError | None) -> str:
     return f" ({problem})" if isinstance(problem, str) else ""
 
 
-def _error_line(error: yaml.YAMLError | None) -> int | None:
-    mark = getattr(error, "problem_mark", None)
-    return int(mark.line) if mark is not None else None
-
-
 def _groups(head: Sequence[str], first_line: int, faults: list[Fault]) -> Iterator[_Field]:
     """The top-level fields, each with all its lines. A line that begins none belongs to the one before."""
     current: _Field | None = None
     for number, raw in enumerate(head, first_line):
         line = raw.rstrip()
         match = _KEY.match(line)
+        joined = match is not None and match["value"][:1] not in ("", " ", "\t")
         # `description:text` without a space is a field to its author; `http://...` is not.
-        if (
-            match
-            and match["value"]
-            and match["value"][0] not in " \t"
-            and canonical(match["key"]) not in KNOWN
-        ):
-            match = None
-        if match:
+        if match and not (joined and canonical(match["key"]) not in KNOWN):
             if current:
                 yield current
-            current = _Field(match["key"], match["value"].strip(), number, [line])
-            if line and match["value"] and match["value"][0] not in " \t":
-                current.lines = [f"{match['key']}: {current.value}"]
+            key, value = match["key"], match["value"].strip()
+            current = _Field(key, value, number, [f"{key}: {value}" if joined else line])
         elif current and not raw.startswith("#"):
             current.lines.append(line)
         elif line and not raw.startswith("#"):
@@ -114,16 +103,13 @@ def _groups(head: Sequence[str], first_line: int, faults: list[Fault]) -> Iterat
 
 def _read(key: str, group: _Field) -> tuple[Any, bool]:
     """The field's value and whether it had to be repaired. Raises BadValue for a guarded field."""
-    for repaired, lines in enumerate((group.lines, _spaced(group.lines), _quoted(_spaced(group.lines)))):
-        # Quoting may join what was meant as two levels, so for text the plain text is taken instead.
-        if repaired == 2 and key not in GUARDED:
-            break
+    spaced = _spaced(group.lines)
+    # Quoting may join what was meant as two levels, so for text the plain text is taken instead.
+    for lines in (group.lines, spaced, *([_quoted(spaced)] if key in GUARDED else [])):
         value = _as_yaml(key, lines)
         if value is not _NOTHING:
-            return value, bool(repaired)
-    if key in GUARDED:
-        return _guarded(group), True
-    return _as_text(group), True
+            return value, lines is not group.lines
+    return _guarded(group) if key in GUARDED else _as_text(group), True
 
 
 _NOTHING = object()

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
 from agent.skills.frontmatter import Fault, canonical
@@ -24,14 +25,10 @@ _OS = {spelling: name for name, spellings in _OS_NAMES.items() for spelling in s
 _ANY_OS = frozenset({"any", "all", "*"})
 _UNIX = frozenset({"unix", "posix"})
 _REQUIRES = {
-    "bins": "bins",
-    "bin": "bins",
-    "anybins": "anyBins",
-    "anybin": "anyBins",
-    "env": "env",
-    "envs": "env",
-    "anyenv": "anyEnv",
-    "anyenvs": "anyEnv",
+    **dict.fromkeys(("bins", "bin"), "bins"),
+    **dict.fromkeys(("anybins", "anybin"), "anyBins"),
+    **dict.fromkeys(("env", "envs"), "env"),
+    **dict.fromkeys(("anyenv", "anyenvs"), "anyEnv"),
 }
 _FLAGS = {
     **dict.fromkeys(("true", "yes", "on", "1"), True),
@@ -67,7 +64,7 @@ class Missing:
     any_env: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.os or self.bins or self.any_bins or self.env or self.any_env)
+        return any(astuple(self))
 
     @property
     def fixable(self) -> bool:
@@ -76,14 +73,9 @@ class Missing:
 
     def __str__(self) -> str:
         """`bins: a, b; env: C`, as the status page and the prompt show it."""
-        parts = {
-            "os": self.os,
-            "bins": self.bins,
-            "anyBins": self.any_bins,
-            "env": self.env,
-            "anyEnv": self.any_env,
-        }
-        return "; ".join(f"{key}: {', '.join(names)}" for key, names in parts.items() if names)
+        keys = ("os", "bins", "anyBins", "env", "anyEnv")
+        parts = zip(keys, astuple(self), strict=True)
+        return "; ".join(f"{key}: {', '.join(names)}" for key, names in parts if names)
 
 
 def flag(value: Any) -> bool | None:
@@ -93,6 +85,17 @@ def flag(value: Any) -> bool | None:
     if isinstance(value, (str, int)):
         return _FLAGS.get(str(value).strip().casefold())
     return None
+
+
+def switch(value: Any, default: bool, careful: bool, faults: list[Fault], unclear: Fault) -> bool:
+    """`value`, or `default` when it is not there; what is no switch is `careful`, and `unclear` is told."""
+    if value is None:
+        return default
+    result = flag(value)
+    if result is None:
+        faults.append(unclear)
+        return careful
+    return result
 
 
 def operating_system(spelling: str) -> str:
@@ -120,13 +123,14 @@ def parse_requirements(
                 blocks.append(inner)
     for block in blocks:
         reader.block(block)
+    groups = reader.groups
     found = Requirements(
-        os=tuple(reader.os),
+        os=tuple(groups["os"]),
         always=always,
-        bins=tuple(dict.fromkeys(reader.bins)),
-        any_bins=tuple(reader.any_bins),
-        env=tuple(dict.fromkeys(reader.env)),
-        any_env=tuple(reader.any_env),
+        bins=_each(groups["bins"]),
+        any_bins=tuple(groups["anyBins"]),
+        env=_each(groups["env"]),
+        any_env=tuple(groups["anyEnv"]),
     )
     return found, tuple(reader.faults)
 
@@ -135,30 +139,19 @@ class _Reader:
     def __init__(self, line: int) -> None:
         self.line = line
         self.faults: list[Fault] = []
-        self.os: list[tuple[str, ...]] = []
-        self.bins: list[str] = []
-        self.env: list[str] = []
-        self.any_bins: list[tuple[str, ...]] = []
-        self.any_env: list[tuple[str, ...]] = []
+        #: The lists of names that were found, by their key.
+        self.groups: defaultdict[str, list[tuple[str, ...]]] = defaultdict(list)
 
     def refuse(self, what: str, cure: str) -> None:
         self.faults.append(Fault(self.line, what, cure, fatal=True))
 
     def always(self, block: Mapping[str, Any]) -> bool:
-        value = block.get("always")
-        if value is None:
-            return False
-        result = flag(value)
-        if result is None:
-            reason = "'always' is neither true nor false; it counts as false"
-            self.faults.append(Fault(self.line, reason, "write 'always: true' or leave it out"))
-        return bool(result)
+        reason = "'always' is neither true nor false; it counts as false"
+        unclear = Fault(self.line, reason, "write 'always: true' or leave it out")
+        return switch(block.get("always"), False, False, self.faults, unclear)
 
     def block(self, block: Mapping[str, Any]) -> None:
-        if block.get("os") is not None:
-            names = self._names("os", block["os"], r",")
-            if names:
-                self.os.append(tuple(names))
+        self._add("os", "os", block.get("os"), r",")
         requires = block.get("requires")
         if requires is None:
             return
@@ -169,32 +162,25 @@ class _Reader:
             key = _REQUIRES.get(canonical(str(raw)))
             if key is None:
                 self._unknown(str(raw))
-            elif value is not None and (names := self._names(f"requires.{raw}", value, r"[,\s]")):
-                self._add(key, names)
+            else:
+                self._add(key, f"requires.{raw}", value, r"[,\s]")
 
-    def _add(self, key: str, names: list[str]) -> None:
-        if key == "bins":
-            self.bins += names
-        elif key == "env":
-            self.env += names
-        elif key == "anyBins":
-            self.any_bins.append(tuple(names))
-        else:
-            self.any_env.append(tuple(names))
+    def _add(self, key: str, where: str, value: Any, separator: str) -> None:
+        if value is not None and (names := self._names(where, value, separator)):
+            self.groups[key].append(tuple(names))
 
     def _unknown(self, raw: str) -> None:
         near = difflib.get_close_matches(canonical(raw), list(_REQUIRES), 1, 0.7)
-        meant = f"; did you mean {_REQUIRES[near[0]]!r}?" if near else ""
-        cure = "use bins, anyBins, env or anyEnv"
+        meant = f"; did you mean {_REQUIRES[near[0]]!r}?" if near else " and is ignored"
+        reason, cure = f"'requires.{raw}' is not known{meant}", "use bins, anyBins, env or anyEnv"
         # A near miss is a requirement with a slip of the pen: ignoring it would offer what cannot work.
-        reason = f"'requires.{raw}' is not known{meant or ' and is ignored'}"
         self.faults.append(Fault(self.line, reason, cure, fatal=bool(near)))
 
     def _names(self, where: str, value: Any, separator: str) -> list[str]:
         items = re.split(separator, value) if isinstance(value, str) else value
         if isinstance(items, (int, float)) and not isinstance(items, bool):
             items = [items]
-        if not isinstance(items, (list, tuple)):
+        if not isinstance(items, list):
             self.refuse(f"'{where}' is not a list of names", f"write '{where}: [name, name]'")
             return []
         names = []
@@ -231,12 +217,8 @@ class Host:
         )
 
     def _is(self, names: tuple[str, ...]) -> bool:
-        for name in map(operating_system, names):
-            if name == self._os or name in _ANY_OS:
-                return True
-            if name in _UNIX and self._os != "win32":
-                return True
-        return False
+        fitting = {self._os, *_ANY_OS, *(() if self._os == "win32" else _UNIX)}
+        return not fitting.isdisjoint(map(operating_system, names))
 
     def _env(self, name: str) -> bool:
         return bool(self._environ.get(name, "").strip())
@@ -252,4 +234,8 @@ class Host:
 
 def _none_of(groups: Iterable[tuple[str, ...]], have: Callable[[str], bool]) -> tuple[str, ...]:
     """The members of the groups of which nothing is there."""
-    return tuple(dict.fromkeys(name for group in groups if not any(map(have, group)) for name in group))
+    return _each(group for group in groups if not any(map(have, group)))
+
+
+def _each(groups: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name for group in groups for name in group))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -58,8 +58,6 @@ class Skill:
     allowed_tools: tuple[str, ...] | None = None
     requirements: Requirements = field(default_factory=Requirements)
     setup: str = ""
-    license: str = ""
-    compatibility: str = ""
     metadata: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}), hash=False)
 
     @property
@@ -96,9 +94,8 @@ class SkillSet:
     _all: Mapping[str, Skill] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        usable = {skill.name: skill for skill in self.available}
-        object.__setattr__(self, "_usable", MappingProxyType(usable))
-        object.__setattr__(self, "_all", MappingProxyType({skill.name: skill for skill in self}))
+        object.__setattr__(self, "_usable", {skill.name: skill for skill in self.available})
+        object.__setattr__(self, "_all", {skill.name: skill for skill in self})
 
     def __iter__(self) -> Iterator[Skill]:
         """Every skill, usable or not."""
@@ -134,7 +131,3 @@ class SkillSet:
 
 def _loose(name: str) -> str:
     return re.sub(r"[\s_.-]", "", name).casefold()
-
-
-def by_name(skills: Iterable[Skill]) -> tuple[Skill, ...]:
-    return tuple(sorted(skills, key=lambda skill: skill.name))

@@ -13,7 +13,7 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,7 +46,7 @@ class SwitchesBroken(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Switched:
-    """Which skills are on, by name, and what was wrong."""
+    """Which skills are on, by name (one that is not here is off), and what was wrong."""
 
     enabled: Mapping[str, bool]
     diagnostics: tuple[Diagnostic, ...] = ()
@@ -72,7 +72,7 @@ class Switches:
 
     def sync(
         self,
-        skills: Iterable[Skill],
+        skills: Collection[Skill],
         held: Callable[[str, Mapping[str, Any]], bool],
         choose: tuple[str, bool] | None = None,
     ) -> Switched:
@@ -87,9 +87,7 @@ class Switches:
             if fault and choose:
                 raise SwitchesBroken(str(fault))
             if entries is None:
-                closed = {skill.name: False for skill in skills}
-                return Switched(closed, (fault,) if fault else ())
-            skills = list(skills)
+                return Switched({}, (fault,) if fault else ())
             merged = merge(entries, skills, held, self._clock(), choose)
             if fault is None and (merged != entries or (self.seen is None and merged)):
                 fault = self._write(merged)
@@ -107,23 +105,19 @@ class Switches:
             # While running, an editor may have the file away for a moment; at start it is a new workspace.
             return self._good or {}, None
         except (OSError, ValueError) as error:
-            what = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-            line = getattr(error, "lineno", 0)
-            return self._last_good(what, line)
+            return self._last_good(error)
         self._keep(entries)
         return entries, None
 
-    def _last_good(self, what: str, line: int) -> tuple[Entries | None, Diagnostic]:
+    def _last_good(self, error: Exception) -> tuple[Entries | None, Diagnostic]:
         entries = self._good
         if entries is None:
             with contextlib.suppress(OSError, ValueError):
                 entries = _parse(read_bytes(self._backup, _MAX_BYTES))
-        force = (
-            "the last good switches stay in force" if entries is not None else "every skill is off until then"
-        )
+        force = "every skill is off until then" if entries is None else "the last good switches stay in force"
         cure = "mend the file, or stop the bridge and delete it to begin anew"
-        reason = f"The switches cannot be read ({what}); {force}"
-        return entries, Diagnostic(shown(self._path), line, reason, cure)
+        reason = f"The switches cannot be read ({getattr(error, 'strerror', None) or error}); {force}"
+        return entries, Diagnostic(shown(self._path), getattr(error, "lineno", 0), reason, cure)
 
     def _write(self, entries: Entries) -> Diagnostic | None:
         try:
@@ -135,9 +129,8 @@ class Switches:
                 self.seen = None  # someone else wrote in the same moment: read it next time
             self._keep(entries)
         except OSError as error:
-            reason = (
-                f"The switches cannot be saved: {error.strerror or error}; they hold until the next start"
-            )
+            why = error.strerror or error
+            reason = f"The switches cannot be saved: {why}; they hold until the next start"
             return Diagnostic(shown(self._path), 0, reason, "make the folder writable")
         return None
 
@@ -196,23 +189,24 @@ def merge(
         enabled = skill.default_enabled
         if name in removed:
             enabled = removed.pop(name)["enabled"]
-        if old is not None and "enabled" in old:
+        if "enabled" in old:
             enabled = bool(flag(old["enabled"]))  # what is no switch counts as off
         if choose and choose[0] == name:
             enabled = choose[1]
         result[name] = {
             "category": "skill",
-            **(old or {}),
+            **old,
             "name": name,
             "description": skill.description[:1_024],
-            "source": (old or {}).get("source") or skill.source,
+            "source": old.get("source") or skill.source,
             "enabled": enabled,
             "default_enabled": skill.default_enabled,
-            "path": path_key(skill),
+            # Names the file also when its frontmatter cannot be read.
+            "path": f"{skill.source}:{shown(skill.file)}",
         }
     for name, raw in entries.items():
         old = _as_entry(raw)
-        if name in by_name or name == REMOVED_KEY or old is None:
+        if name in by_name or name == REMOVED_KEY or raw is None:
             continue
         if held(name, old):
             result[name] = raw
@@ -224,17 +218,12 @@ def merge(
     return result
 
 
-def path_key(skill: Skill) -> str:
-    """Where an entry's skill came from; names the file also when its frontmatter cannot be read."""
-    return f"{skill.source}:{shown(skill.file)}"
-
-
-def _as_entry(raw: Any) -> dict[str, Any] | None:
+def _as_entry(raw: Any) -> dict[str, Any]:
     if isinstance(raw, bool):  # {"name": false}, written by hand
         return {"enabled": raw}
     if isinstance(raw, dict):
         return raw
-    return None if raw is None else {"enabled": False}
+    return {} if raw is None else {"enabled": False}
 
 
 def _remembered(raw: Any, now: float) -> dict[str, dict[str, Any]]:

@@ -6,6 +6,7 @@ Pure but for `read_bytes`, which blocks: call it in a thread.
 from __future__ import annotations
 
 import codecs
+import contextlib
 import os
 import re
 import stat
@@ -54,22 +55,14 @@ def _to_text(data: bytes) -> tuple[str, str]:
         return data.decode("utf-32", "replace"), "utf-32"
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return data.decode("utf-16", "replace"), "utf-16"
-    head = data[:64]
     # A frontmatter begins with ASCII, so UTF-16 without a mark shows as a zero in every second byte.
-    if len(head) >= 8 and not any(head[1:8:2]) and all(head[0:8:2]):
+    even, odd = data[0:8:2], data[1:8:2]
+    if len(odd) == 4 and all(even) and not any(odd):
         return data.decode("utf-16-le", "replace"), "utf-16"
-    if len(head) >= 8 and not any(head[0:8:2]) and all(head[1:8:2]):
+    if len(odd) == 4 and all(odd) and not any(even):
         return data.decode("utf-16-be", "replace"), "utf-16"
-    try:
-        return data.decode("utf-8-sig"), "utf-8"
-    except UnicodeDecodeError:
-        pass
-    try:
-        # Strict GB 2312 wants high bytes in pairs, which accented Western text does not have.
-        return data.decode("gb2312"), "gb2312"
-    except UnicodeDecodeError:
-        pass
-    try:
-        return data.decode("cp1252"), "windows-1252"
-    except UnicodeDecodeError:
-        return data.decode("latin-1"), "latin-1"
+    # Strict GB 2312 wants high bytes in pairs, which accented Western text does not have.
+    for codec, name in (("utf-8-sig", "utf-8"), ("gb2312", "gb2312"), ("cp1252", "windows-1252")):
+        with contextlib.suppress(UnicodeDecodeError):
+            return data.decode(codec), name
+    return data.decode("latin-1"), "latin-1"
