@@ -11,6 +11,7 @@ import asyncio
 import itertools
 import json
 import logging
+import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -89,11 +90,13 @@ class Wire:
         self._relay = relay
         self._describe = describe
         self._beat = beat
+        self._alive_for = ALIVE / BEAT * beat
+        self._beaten = time.monotonic()
         self._handlers: dict[str, Handler] = {}
         self._told: dict[str, Told] = {}
         self._members: dict[str, Member] = {}
         self._missed: dict[str, int] = {}
-        self._gone: OrderedDict[str, None] = OrderedDict()
+        self._left: OrderedDict[str, None] = OrderedDict()
         self._calls: dict[str, asyncio.Future[Json]] = {}
         self._resend = asyncio.Event()
         self._numbers = itertools.count(1)
@@ -152,7 +155,9 @@ class Wire:
                 log.warning("the other processes cannot be seen: %s", error)
 
     async def _look(self) -> None:
-        found = await self._relay.keep_alive(self.name, self._record(), ALIVE / BEAT * self._beat)
+        began = time.monotonic()
+        found = await self._relay.keep_alive(self.name, self._record(), self._alive_for)
+        self._beaten = began
         for name, text in found.items():
             self._enter(name, text)
         for name in [name for name in self._members if name not in found]:
@@ -160,14 +165,14 @@ class Wire:
             self._missed[name] = self._missed.get(name, 0) + 1
             if self._missed[name] >= MISSED:
                 log.warning("%s %s is gone", self._members[name].role, name)
-                self._forget(name)
+                self._forget(name)  # until it says again that it is there: it may only have stood still
         self._changed.set()
 
     def _record(self) -> str:
         return encode({"role": self.role, **self._describe()})
 
     def _enter(self, name: str, record: str) -> None:
-        if name in self._gone or name == self.name:
+        if name in self._left or name == self.name:
             return
         kept = json.loads(record)
         if name not in self._members:
@@ -179,13 +184,13 @@ class Wire:
     def _forget(self, name: str) -> None:
         self._members.pop(name, None)
         self._missed.pop(name, None)
-        self._gone[name] = None
-        if len(self._gone) > 1000:
-            self._gone.popitem(last=False)
         self._resend.set()
 
     def _leaves(self, how: str, name: str) -> None:
         if how == "bye":
+            self._left[name] = None
+            if len(self._left) > REMEMBERED:
+                self._left.popitem(last=False)
             self._forget(name)
         elif name in self._members:
             self._members[name] = replace(self._members[name], draining=True)
@@ -341,6 +346,9 @@ class Wire:
         try:
             if handler is None:
                 raise Refused("NotSent", f"this process does not know {message['what']}")
+            if time.monotonic() - self._beaten > self._alive_for:
+                # We stood still, and may have been given up: somebody else may be at work on this by now.
+                raise Refused("NotSent", "this process was not heard of for a while")
             if len(self._at_work) > MOST:
                 raise Refused("NotSent", "this process has too much to do")
             answer["answer"] = await handler(message["args"])

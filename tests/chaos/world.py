@@ -262,11 +262,11 @@ class World:
         self.kills.append(Kill(time.monotonic()))
 
     async def keep_alive(self) -> None:
-        """Start the process again whenever it was killed; ends when it has ended by itself."""
+        """Start the process again whenever it was killed. Raises AssertionError when it ends otherwise."""
         while True:
             assert self.bridge.process is not None
-            if await self.bridge.process.wait() != -9:
-                return
+            code = await self.bridge.process.wait()
+            assert code == -9, f"the bridge ended with {code}:\n{self.bridge.output}"
             await self._again()
 
     async def _again(self) -> None:
@@ -351,9 +351,14 @@ class World:
 
     def _page(self) -> Verdict:
         """Every entry has one place, so nothing may repeat, whatever was in flight."""
+        own = [TASK.search(e["text"]) for e in self.page.entries.values() if e["role"] == "user"]
         entries = [e for e in self.page.entries.values() if e["role"] == "bot"]
         said = [Said(words(e), e["pos"]) for e in sorted(entries, key=lambda entry: entry["pos"])]
-        return Chat("page", self.asked["page"], self.commands["page"], said, ()).judge()
+        verdict = Chat("page", self.asked["page"], self.commands["page"], said, ()).judge()
+        shown = sorted(int(found[1]) for found in own if found)
+        if missing := [one.number for one in self.asked["page"] if one.number not in shown]:
+            verdict.lost.append(f"page: the person's own messages {missing}")
+        return verdict
 
     def told(self) -> str:
         """What stands in the chats, and the process's last words, for whoever looks for a fault."""

@@ -169,6 +169,31 @@ async def test_a_process_that_is_gone_is_told_from_one_that_is_slow(hub: Hub) ->
         assert not later.value.sent, "nothing was asked of a process that is not there"
 
 
+async def test_one_that_stood_still_for_long_is_asked_again_when_it_goes_on(hub: Hub) -> None:
+    done: list[str] = []
+
+    async def hello(args: list[Any]) -> Any:
+        done.append("hello")
+        return "here again"
+
+    async with two(hub) as (one, other):
+        other.on("hello", hello)
+        other._tasks[1].cancel()  # its heartbeat: the process is stopped, or its machine sleeps
+        asked = asyncio.create_task(one.call("two", "hello", [], seconds=5))
+        hub.lines["two"], line = asyncio.Queue(), hub.lines["two"]
+        hub.alive.pop("two")
+        await until(lambda: not one.alive("two"))
+        with pytest.raises(Unreached):
+            await asked
+        hub.lines["two"] = line
+        line.put_nowait(json.dumps(next(m for m in hub.sent if m.get("what") == "hello")))
+        await until(lambda: any("not heard of" in str(m.get("error")) for m in hub.sent))
+        assert not done, "the one who asked has gone to somebody else"
+        await other._look()
+        await until(lambda: one.alive("two"))
+        assert await one.call("two", "hello", [], seconds=5) == "here again"
+
+
 async def test_one_that_leaves_is_known_at_once_and_ends_what_it_does_for_others(hub: Hub) -> None:
     async def slow(args: list[Any]) -> Any:
         await asyncio.sleep(0.1)
