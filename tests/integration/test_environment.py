@@ -7,6 +7,7 @@ import os
 import sys
 from pathlib import Path
 
+from agent.tools.base import Caller, ToolContext
 from bridge.app import App
 from tests.harness import ROOT, bridge
 
@@ -20,7 +21,8 @@ async def state(app: App) -> tuple[str, str]:
 async def pid(app: App) -> str:
     server = app.mcp.find("s")
     assert server is not None
-    return str((await server.call("whoami", {}, 10)).content[0]["text"])
+    context = ToolContext("s", "r", app.workspace, Caller("u"), lambda name: None)
+    return str((await server.call("whoami", {}, 10, context)).content[0]["text"])
 
 
 async def test_mc_22_sk_07_a_variable_set_later_starts_its_server_and_offers_its_skill(
