@@ -278,20 +278,28 @@ class World:
     async def end(self) -> None:
         """Stop the process in order, also when it kills itself on the way."""
         for _ in range(2):
-            await self.bridge.until(lambda: "Ctrl-C stops it." in self.bridge.output)
-            code = await self.bridge.terminate()
+            assert self.bridge.process is not None
+            try:
+                code = await self.bridge.terminate()
+            except ProcessLookupError:  # it was quicker
+                code = await self.bridge.process.wait()
             if code == 0:
                 return
             assert code == -9, f"the bridge ended with {code}:\n{self.bridge.output}"
             await self._again()
+            await self.bridge.until(self.ready)
         raise AssertionError("the bridge was killed twice while it stopped")
+
+    def ready(self) -> bool:
+        return "Ctrl-C stops it." in self.bridge.output
 
     async def taken(self) -> None:
         """Whatever people wrote in Telegram has been taken in."""
         await self.until(lambda: not self.fake.updates)
 
-    async def rests(self, quiet: float = 0.2) -> None:
+    async def rests(self, quiet: float = 0.4) -> None:
         """Nothing is written for a moment: what follows an answer has been done."""
+        await self.until(self.ready)
         until = time.monotonic() + 20
         size, since = -1, 0.0
         while time.monotonic() - since < quiet:
