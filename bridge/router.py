@@ -168,6 +168,10 @@ class Router:
             reply = self._reply(arrived, text("inbox.full", arrived.language, cap=self._cap))
             await self._store.open_reply(reply)
             self._delivery.deliver(reply)
+        elif not self._sessions.busy(session):
+            # It was delivered before, perhaps to a process that died half-way (in Redis there are several
+            # steps): then it is in the inbox only now, and nobody has been told.
+            self._sessions.wake(session)
 
     def _late(self, write: asyncio.Future[Literal["accepted", "seen", "full"]], session: str) -> None:
         if not write.cancelled() and write.exception() is None and write.result() == "accepted":
