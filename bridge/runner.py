@@ -226,6 +226,9 @@ class Runner:
         except asyncio.CancelledError:
             await live.park()  # also when the bridge stops between the end of the run and its delivery
             raise
+        if self._recovering or self.office.approvals.waiting(self.session):
+            # A call that waited for a yes may have ended without one: its tool was not there any more.
+            await self.office.approvals.stopped(self.session)
         await self._finish(live, outbound)
         log.info("answered")
         await self._account()

@@ -42,6 +42,7 @@ def result(request: dict[str, Any], path: str, seconds: float) -> dict[str, Any]
             about = {"name": "ledger", "version": "1"}
             return {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": about}
         case "tools/list":
+            trace(path, "listed")
             return {"tools": TOOLS}
         case "tools/call":
             name, number = request["params"]["name"], request["params"]["arguments"]["number"]

@@ -44,6 +44,11 @@ async def a_tool(here: World) -> None:
     here.ask(QUEUE, "shell")
 
 
+async def a_tool_of_a_server(here: World) -> None:
+    await here.until(lambda: here.served)
+    here.ask(QUEUE, "ledger")
+
+
 async def a_long_answer(here: World) -> None:
     here.ask(QUEUE, "long")
 
@@ -117,15 +122,15 @@ async def begun_anew(here: World) -> None:
 
 
 #: Scenes with one reply; nothing is in flight but between a message's sending and the note of its id.
-ONE_REPLY = {"a_tool", "a_long_answer", "an_album", "a_card", "a_group"}
+ONE_REPLY = {"a_tool", "a_tool_of_a_server", "a_long_answer", "an_album", "a_card", "a_group"}
 IN_FLIGHT = ("store.put_chunk sent", "store.put_setting approval")
 
 Scene = Callable[[World], Awaitable[None]]
 SCENES: dict[str, Scene] = {
     scene.__name__: scene
     for scene in (
-        a_tool, a_long_answer, the_page, an_album, a_card, a_group, put_together, steered, interrupted,
-        stopped, begun_anew,
+        a_tool, a_tool_of_a_server, a_long_answer, the_page, an_album, a_card, a_group, put_together, steered,
+        interrupted, stopped, begun_anew,
     )
 }  # fmt: skip
 

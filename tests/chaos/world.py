@@ -301,7 +301,7 @@ class World:
         """Nothing is written for a moment: what follows an answer has been done."""
         await self.until(self.ready)
         until = time.monotonic() + 20
-        size, since = -1, 0.0
+        size, since = -1, time.monotonic()
         while time.monotonic() - since < quiet:
             await asyncio.sleep(0.02)
             now = self.commits.stat().st_size
@@ -391,6 +391,11 @@ class World:
         await self._judge_store(odd)
         self._judge_overheard(found.verdict)
         return found
+
+    @property
+    def served(self) -> bool:
+        """Whether the MCP server has told its tools to some process."""
+        return self.runs.exists() and "listed\n" in self.runs.read_text()
 
     @property
     def ran(self) -> Counter[int]:
