@@ -38,6 +38,8 @@ chaos: ## Kill the bridge a thousand times, and at every commit of its store (ho
 	@scripts/install dev
 	CAUSEWAY_KILLS=$(CAUSEWAY_KILLS) CAUSEWAY_CHAOS_SEED=$(CAUSEWAY_CHAOS_SEED) CAUSEWAY_POINTS=all \
 		$(BIN)/python -m pytest tests/chaos/test_random_kills.py tests/chaos/test_commit_points.py $(ARGS)
+	CAUSEWAY_KILLS=100 CAUSEWAY_CHATS=2000 CAUSEWAY_CHAOS_SEED=$(CAUSEWAY_CHAOS_SEED) \
+		$(BIN)/python -m pytest tests/chaos/test_roles_chaos.py
 
 bench: ## Measure milliseconds and CPU a message (ARGS for the benchmark)
 	@scripts/install dev
