@@ -92,10 +92,14 @@ class Delivery:
         self.clock = clock
         self.sleep = sleep
         self._tasks: dict[str, tuple[asyncio.Task[None], str]] = {}
+        #: Answers of commands that are at work (reply -> session): what is written down is for a crash only.
+        self.preparing: dict[str, str] = {}
 
     def delivers(self, reply: str = "", session: str = "") -> bool:
-        """Whether a reply, or any reply of a session, is being delivered by a task of ours."""
-        return reply in self._tasks or any(of == session for _, of in self._tasks.values())
+        """Whether a reply, or any reply of a session, is being made or delivered by this process."""
+        if reply in self._tasks or reply in self.preparing or session in self.preparing.values():
+            return True
+        return any(of == session for _, of in self._tasks.values())
 
     def open(self, ref: ReplyRef, session: str, stored: StoredReply | None = None) -> LiveReply:
         """A reply that a run is about to write; `stored` is what an earlier process left of it."""

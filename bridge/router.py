@@ -236,6 +236,7 @@ class Router:
             reply = self._reply(arrived, text("command.cut_off", language, name=command.name))
             if not await self._store.mark_seen(inbound, reply):
                 return
+            self._delivery.preparing[reply.id] = session
             try:
                 answer = await self._commands.run(command, inbound, session, language, arrived.verdict.role)
                 reply = self._reply(arrived, answer)
@@ -243,6 +244,8 @@ class Router:
             except Exception:
                 self._delivery.deliver(reply)
                 raise
+            finally:
+                del self._delivery.preparing[reply.id]
         else:
             answer = await self._commands.run(command, inbound, session, language, arrived.verdict.role)
             reply = self._reply(arrived, answer)

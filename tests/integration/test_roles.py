@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -422,3 +423,27 @@ async def test_a_slow_gateway_gets_the_newest_text_and_in_the_end_the_whole_one(
     await until(lambda: shown and shown[-1] == words)
     assert 2 <= len(shown) < 20, "no piece of its own for each of 200"
     assert all(words.startswith(text) for text in shown)
+
+
+async def test_a_command_that_takes_longer_than_a_lease_is_not_taken_for_cut_off(
+    house: Fleet, telegram: FakeTelegram, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await house.gateway()
+    worker = await house.worker()
+    telegram.say(1, "hello")
+    await telegram.wait_for(lambda: telegram.chats[1].texts)
+    run, looked = worker.router._commands.run, asyncio.Event()
+
+    async def slow(*args: Any) -> Any:
+        await looked.wait()
+        return await run(*args)
+
+    monkeypatch.setattr(worker.router._commands, "run", slow)
+    telegram.say(1, "/stop")
+    await until(lambda: worker.delivery.preparing)
+    worker.usher._lease = 0.0  # each reply counts as owed for long enough
+    await worker.usher._owed()
+    looked.set()
+    await telegram.wait_for(lambda: len(telegram.chats[1].texts) == 2)
+    assert "restarted" not in telegram.chats[1].text
+    assert not worker.delivery.preparing
