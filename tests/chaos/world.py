@@ -299,13 +299,12 @@ class World:
 
     async def rests(self, quiet: float = 0.4) -> None:
         """Nothing is written for a moment: what follows an answer has been done."""
-        await self.until(self.ready)
-        until = time.monotonic() + 20
+        until = time.monotonic() + 30
         size, since = -1, time.monotonic()
         while time.monotonic() - since < quiet:
             await asyncio.sleep(0.02)
             now = self.commits.stat().st_size
-            if now != size:
+            if now != size or not self.ready():
                 assert time.monotonic() < until, "the bridge does not come to rest"
                 size, since = now, time.monotonic()
 
